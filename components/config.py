@@ -185,6 +185,7 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = Fal
         value = about.get("actual_length", about.get("tag", found["input"]))
         got = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         got = "none" if kind == "too_short" and not value else got
+        got = f"{len(value):,} characters" if kind == "string_too_long" else got
         accepted = next((what for beginning, what in ACCEPTED.items() if kind.startswith(beginning)), None)
         if accepted is None:
             message = f"{found['msg']}, got {got}"
@@ -202,6 +203,7 @@ ACCEPTED = {
     "finite_number": "a finite number",
     "bool_": "true or false",
     "string_type": "text",
+    "string_unicode": "text without halves of characters",
     "string_pattern_mismatch": "text that matches {pattern}",
     "list_type": "a list",
     "tuple_type": "a list",

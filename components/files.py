@@ -7,6 +7,8 @@ artifact's record, is there.
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import json
 import os
 import re
@@ -14,7 +16,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +37,12 @@ FULL = (errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
     """A temporary path beside `path`, which is renamed to it when the block succeeds and removed when it fails.
 
-    The block may write a file or a directory there. A file at `path` is replaced; a directory at `path` is kept, as
-    another process has written the same.
+    The block may write a file or a directory there. A file at `path` is replaced. A directory at `path` that is not
+    empty is kept, as another process has written the `same`; where it may have written something else, that is a
+    UserError.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -52,12 +55,43 @@ def replacing(path: Path) -> Iterator[Path]:
             except OSError as error:
                 if not path.is_dir() or error.errno not in FULL:
                     raise
+                if not same:
+                    raise UserError(
+                        f"{path}: exists and is not empty: something else was written there meanwhile"
+                    ) from None
                 shutil.rmtree(temporary)
             _sync_one(path.parent)  # only its entries: others may write other files there
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, which is renamed to it when the block succeeds and removed when it fails. What
+    killed processes have left of such folders is removed first; UserError where another process was quicker."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
+        with suppress(OSError), _locked(left) as alone:
+            if alone:
+                shutil.rmtree(left)
+    with replacing(path, same=False) as temporary:
+        temporary.mkdir(parents=True)
+        with _locked(temporary):
+            yield temporary
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder's lock; False where another process does, and on a filesystem without locks."""
+    descriptor, held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), False
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        yield held
+    finally:
+        os.close(descriptor)
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:

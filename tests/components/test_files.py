@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from components.files import append, remove, remove_leftovers, replacing, unwritable, write_json
+from components.config import UserError
+from components.files import append, new_folder, remove, remove_leftovers, replacing, unwritable, write_json
 from workflows import ROOT
 
 
@@ -72,6 +75,34 @@ def test_of_two_that_write_the_same_directory_the_first_stays(tmp_path: Path) ->
             (first / "file").write_text("first")
     assert (place / "file").read_text() == "first"
     assert list(tmp_path.iterdir()) == [place]
+
+
+def test_of_two_that_write_a_new_folder_the_second_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "folder"
+
+    def write(text: str, beside: Callable[[], None] = lambda: None) -> None:
+        with new_folder(place) as folder:
+            (folder / "file").write_text(text)
+            beside()
+
+    with pytest.raises(UserError, match="folder: exists and is not empty: something else was written there meanwhile"):
+        write("second", lambda: write("first"))
+    assert (place / "file").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_what_was_left_of_a_new_folder_is_removed(tmp_path: Path) -> None:
+    """Not what a living process is writing, nor what only looks like it."""
+    rest, other = tmp_path / ".a[b].0123abcd", tmp_path / ".a[b].settings"
+    rest.mkdir()
+    other.mkdir()
+    with new_folder(tmp_path / "a[b]"):
+        assert not rest.exists()
+        (beside,) = {path for path in tmp_path.iterdir() if path != other}
+        with suppress(KeyboardInterrupt), new_folder(tmp_path / "a[b]"):
+            assert beside.exists()
+            raise KeyboardInterrupt
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a[b].settings", "a[b]"]
 
 
 def test_a_directory_that_cannot_be_replaced_loses_nothing_in_silence(tmp_path: Path) -> None:

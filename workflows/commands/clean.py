@@ -69,13 +69,15 @@ def call(arguments: argparse.Namespace) -> None:
             raise UserError("nothing of it has been run")
         raise UserError("the run is not finished; clean drops what only an unfinished run still needs; accepted: "
                         "--whole, which removes all of it")  # fmt: skip
-    if not arguments.whole or arguments.dry_run:
+    if arguments.dry_run:
         _free(arguments, experiment, store)
         return
     with removing(experiment.run) as alone:
         if not alone:
-            raise UserError(f"{experiment.run}: a run is under way in it; stop it first")
+            raise UserError(f"{experiment.run}: a run is under way in it, or a service answers from it; stop it first")
         _free(arguments, experiment, store)
+        if not arguments.whole:
+            return
         (experiment.run / PLAN).unlink(missing_ok=True)  # it uses nothing any more
         for link in experiment.run.glob("*"):
             if link.is_symlink():

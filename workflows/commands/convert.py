@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from components.config import UserError
-from components.files import replacing
+from components.files import new_folder
 from components.models.configs import DualEncoderConfig
 from components.models.reader_configs import ReaderConfig
 from workflows.commands.opening import check_output
@@ -44,12 +44,12 @@ def call(arguments: argparse.Namespace) -> None:
     if checkpoints.has_reader(paths):
         reader, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
         about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
-        with replacing(folder) as place:
+        with new_folder(folder) as place:
             checkpoints.write(reader, tokenizer, place)
     else:
         model, tokenizer, layout = checkpoints.retriever(paths, asked)
         about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
         key = f"retriever: {{model: {folder}}}"
-        with replacing(folder) as place:
+        with new_folder(folder) as place:
             checkpoints.write(model, tokenizer, place)
     print(f"{folder}: {about}\nIn a config: {key}")

@@ -87,7 +87,10 @@ def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> N
     queries = pc.unique(relevant["query_id"])
     own = ranking.filter(pc.is_in(ranking["query_id"], queries))
     if not len(own):
-        names = [repr(column[0].as_py()) if len(column) else "none" for column in (ranking["query_id"], queries)]
+        for file, column in ((path, ranking["query_id"]), (judged, queries)):
+            if not len(column):
+                raise UserError(f"{file}: has no query")
+        names = [repr(column[0].as_py()) for column in (ranking["query_id"], queries)]
         raise UserError(f"{path}: has no query of {judged}: its queries are such as {names[0]}, there {names[1]}")
     if lacking := len(queries) - len(pc.unique(own["query_id"])):
         print(f"{path}: {lacking:,} of {len(queries):,} queries have no results, and count 0", file=sys.stderr)

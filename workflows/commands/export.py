@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from components.config import UserError
 from components.data.tables import RANKING, of_queries
-from components.files import file_names, replacing
+from components.files import file_names, new_folder
 from components.models.configs import BASE, RANKER_CODE
 from components.sources import trec
 from components.systems.config import FOLDER
@@ -117,8 +117,7 @@ class Export:
             finished(store, outcome.retrieval.retriever)
             store.fetch([outcome.retrieval.retriever], "model")
             unchanged(store, [outcome.retrieval.retriever])
-            with replacing(to.resolve()) as folder:  # a link stays one
-                folder.mkdir(parents=True)
+            with new_folder(to.resolve()) as folder:  # a link stays one
                 yield from self._retriever(folder)
                 yield from self._groups(folder, mined)
             return
@@ -130,8 +129,7 @@ class Export:
             finished(store, step)
         store.fetch(models, "model")
         unchanged(store, [outcome.data, *models, *outcome.rankings.values()])
-        with replacing(to.resolve()) as folder:  # a link stays one
-            folder.mkdir(parents=True)
+        with new_folder(to.resolve()) as folder:  # a link stays one
             yield from self._retriever(folder, systems.retriever_of(stages["dense"]) if "dense" in stages else None)
             yield from self._ranker(folder)
             yield from self._rankings(folder)

@@ -2,7 +2,6 @@
 as `export` writes it, takes the config's place. Models and indexes are opened once. Stop it with Ctrl-C."""
 
 import argparse
-import ipaddress
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from workflows.commands.opening import add_cluster, add_config, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.program import located
+from workflows.report.run_folder import at_work
 from workflows.serving import running
 from workflows.serving.running import TOKEN
 from workflows.store.needed import NotMade
@@ -47,13 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(arguments: argparse.Namespace) -> None:
     """Check what is there, open it and answer until it is stopped."""
     from workflows.serving import marks
+    from workflows.serving.access import is_loopback
     from workflows.serving.deployment import Service, free_port, run
     from workflows.serving.questions import LIMITS
     from workflows.serving.service import Served
 
     if not 0 <= arguments.port < 2**16:
         raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")
-    token, loopback = _token(arguments.token_file), _is_loopback(arguments.host)
+    token, loopback = _token(arguments.token_file), is_loopback(arguments.host)
     if not loopback and token is None and not arguments.without_token:
         raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
                         f"or ${TOKEN}), or with --without-token")  # fmt: skip
@@ -85,7 +86,8 @@ def call(arguments: argparse.Namespace) -> None:
         print(f"  default system: {checked.default}; marks: {file}", flush=True)
         print("  Ctrl-C stops it.", flush=True)
 
-    with running.announced(checked.folder, url, checked.identity, checked.of_search, LIMITS):
+    announced = running.announced(checked.folder, url, checked.identity, checked.of_search, LIMITS)
+    with at_work(checked.folder), announced:
         run(service, cluster, ready)
     print("Stopped.", flush=True)
 
@@ -99,13 +101,6 @@ def _token(file: Path | None) -> str | None:
         raise UserError(f"{where}: accepted: a word of at least {TOKEN_CHARACTERS} ASCII characters, such as "
                         "`openssl rand -hex 32` writes")  # fmt: skip
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _reached(host: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, check_places, opened
-from workflows.program import program
 from workflows.running.executor import check_source_files
 from workflows.store.dag import graph
 
@@ -27,7 +26,8 @@ def call(arguments: argparse.Namespace) -> None:
     check_places(arguments, experiment, store, graph(experiment.wanted))
     best = tune.tune(arguments, store)
     if arguments.trials_only:
-        print(f"next: {program()} run {best}   # its first lines say how to measure it on other queries")
+        then = opening.run_command(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": []}))
+        print(f"next: {then}   # its first lines say how to measure it on other queries")
         return
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}

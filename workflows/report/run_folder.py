@@ -31,7 +31,10 @@ PLAN = "plan.txt"
 
 @contextmanager
 def at_work(run: Path) -> Iterator[None]:
-    """Keep a run from being removed until the block ends; one that is being removed is waited for."""
+    """Keep what a run has from being removed until the block ends; one that is being removed is waited for."""
+    if not run.is_dir():  # only its artifacts are there
+        yield
+        return
     with _opened(run) as folder:
         with suppress(OSError):  # a filesystem without locks
             fcntl.flock(folder, fcntl.LOCK_SH)
@@ -40,7 +43,7 @@ def at_work(run: Path) -> Iterator[None]:
 
 @contextmanager
 def removing(run: Path) -> Iterator[bool]:
-    """Keep drivers from beginning with a run until the block ends; False where one is at work on it."""
+    """Keep drivers and services from beginning with a run until the block ends; False where one is at work on it."""
     if not run.is_dir():
         yield True
         return
@@ -57,7 +60,7 @@ def removing(run: Path) -> Iterator[bool]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A folder that can be locked itself: its drivers lock it together, the command that removes the run alone."""
+    """A folder that can be locked itself: by its drivers and services together, by the command that removes alone."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield descriptor

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -22,7 +24,6 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/health")
 """Paths that need no token: the page has no data in it, and asks for the token."""
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 HEADERS = [
     (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -71,8 +72,7 @@ class Gate:
             self._metrics.answered(path, status, time.perf_counter() - began)
 
     def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
-        host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-        if self._loopback and host not in LOOPBACK:
+        if self._loopback and not _asks_loopback(headers.get("host", "")):
             return _problem(403, "this service answers to localhost and 127.0.0.1 alone")
         if self._token is not None and scope["path"] not in OPEN and not self._knows(headers):
             refused = _problem(401, "a token is needed: Authorization: Bearer TOKEN")
@@ -85,6 +85,23 @@ class Gate:
         assert self._token is not None
         kind, _, given = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or `localhost`, is this machine's own. A page of another site can have its name point here;
+    it has no number for a name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _asks_loopback(host: str) -> bool:
+    """The same of a request's `Host`, which may have a port."""
+    try:
+        return is_loopback(urllib.parse.urlsplit(f"//{host}").hostname or "")
+    except ValueError:  # half of an IPv6 address
+        return False
 
 
 def _limited(receive: Receive) -> Receive:

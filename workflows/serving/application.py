@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi import Query as InAddress
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from components.config import UserError, mistake
@@ -17,11 +18,13 @@ from workflows.serving.access import Application, Gate
 from workflows.serving.answering import Answering, Unknown
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import FORMAT
-from workflows.serving.questions import Answer, Identifier, K, Mark, Problem, Query, Question, Systems
+from workflows.serving.questions import Answer, Asked, Mark, Problem, Question, Systems
 
 TEMPLATES = ROOT / "workflows" / "serving" / "templates"
 ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and
 `/health` takes it as `Authorization: Bearer TOKEN`."""
+
+UNDECODED = "the body cannot be read: it is no UTF-8, or its lists are too deep, or a number has too many digits"
 
 
 def application(
@@ -49,12 +52,12 @@ def application(
         return _json(await answering.answer(question))
 
     @app.get("/search", response_model=Answer)
-    async def search_one(
-        q: Annotated[Query, InAddress()], k: Annotated[K | None, InAddress()] = None,
-        system: Annotated[Identifier | None, InAddress()] = None,
-    ) -> Response:  # fmt: skip
+    async def search_one(request: Request, asked: Annotated[Asked, InAddress()]) -> Response:
         """The same for one query, in the address."""
-        return _json(await answering.answer(Question(queries=[q], k=k, system=system)))
+        names = [name for name, _ in request.query_params.multi_items()]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"{twice}: given twice; accepted: once (POST takes several queries)")
+        return _json(await answering.answer(Question(queries=[asked.q], k=asked.k, system=asked.system)))
 
     @app.get("/marks")
     async def marked() -> list[Mark]:
@@ -66,7 +69,10 @@ def application(
         """Mark a document right or wrong for a query, or take the mark away."""
         if answering.documents.place(mark.doc_id) is None:
             raise Unknown(f"doc_id: no document is called {mark.doc_id!r}")
-        marks.add(mark)
+        try:
+            marks.add(mark)
+        except OSError as error:
+            raise HTTPException(507, f"the marks cannot be written: {error.strerror}") from error
         return mark
 
     @app.get("/marks/qrels", response_class=PlainTextResponse)
@@ -101,11 +107,21 @@ def application(
             return JSONResponse({"detail": f"content-type: got {kind!r}; accepted: application/json"}, 422)
         if first["type"] == "json_invalid":
             return JSONResponse({"detail": f"the body is not JSON: {first['ctx']['error']}"}, 422)
+        if first["loc"] == ("body",):
+            return JSONResponse({"detail": "the body: accepted: a JSON object"}, 422)
         return JSONResponse({"detail": str(UserError(mistake(first, first["loc"][1:])))}, 422)  # without `body`
 
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+        # What FastAPI says of a body that it cannot even decode names nothing.
+        detail = UNDECODED if error.status_code == 400 else error.detail
+        return JSONResponse({"detail": detail}, error.status_code, headers=error.headers)
+
     @app.exception_handler(OSError)
-    async def unwritable(_: Request, error: OSError) -> JSONResponse:
-        return JSONResponse({"detail": f"the marks cannot be written: {error.strerror}"}, 507)
+    async def lost(_: Request, error: OSError) -> JSONResponse:
+        where = f"{error.filename}: " if error.filename else ""
+        detail = f"{where}{error.strerror or error}: what the service reads is gone; start it again"
+        return JSONResponse({"detail": detail}, 500)
 
     paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
     return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
 
 from components.systems.system import Hit, Seconds
 
@@ -19,9 +20,14 @@ BODY_BYTES = 2**20
 
 Query = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=QUERY_CHARACTERS)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
-K = Annotated[int, Field(ge=1, le=DOCUMENTS)]
+K = Annotated[int, Field(strict=True, ge=1, le=DOCUMENTS)]
 USUAL = 10
 """Documents for a query that says no number."""
+
+
+def _number(text: Any) -> Any:
+    """A number's digits as the number."""
+    return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,9}", text) else text
 
 
 class Strict(BaseModel):
@@ -34,10 +40,18 @@ class Question(Strict):
     """One or more queries for one system."""
 
     queries: Annotated[list[Query], Field(min_length=1, max_length=QUERIES)]
-    k: Annotated[int, Field(strict=True, ge=1, le=DOCUMENTS)] | None = None
+    k: K | None = None
     """Documents for each; null for 10, or for all that the system ranks where these are fewer."""
     system: Identifier | None = None
     """One of `/systems`; null for the default."""
+
+
+class Asked(Strict):
+    """The same of one query, as an address has it."""
+
+    q: Query
+    k: Annotated[K | None, BeforeValidator(_number)] = None
+    system: Identifier | None = None
 
 
 class Found(BaseModel):

@@ -31,19 +31,28 @@ ANSWER_SECONDS = 60.0
 def announced(
     folder: Path, url: str, identity: str, of_search: Mapping[str, str], limits: Mapping[str, int]
 ) -> Iterator[bool]:
-    """While this block runs, the file is there; whether it could be written. One that another service has written since
-    stays."""
+    """While this block runs, the file is there; whether this service is in it. One that another service has written
+    stays, where it answers the same or was written since; any other is put back at the end."""
     about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": dict(of_search), "limits": dict(limits)}
-    path, written = folder / FILE, True
+    path = folder / FILE
+    other = _read(path)
+    other = other if other is not None and other["identity"] == identity and _is_here(other) else None
+    if other is not None and other["systems"].items() >= of_search.items():
+        yield False
+        return
     try:
         write_json(path, about)
     except OSError:  # a folder that may only be read
-        written = False
+        yield False
+        return
     try:
-        yield written
+        yield True
     finally:
-        if written and _read(path) == about:
-            path.unlink(missing_ok=True)
+        if _read(path) == about:
+            if other is not None and _is_here(other):
+                write_json(path, other)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def asked(folder: Path, identity: str, role: str, query: str, k: int, *, system: str | None = None) -> list[Hit] | None:
@@ -82,7 +91,8 @@ def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[st
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         tree = json.loads(path.read_text())
-        return tree if {"url", "pid", "identity", "systems", "limits"} <= tree.keys() else None
+        known = {"url", "pid", "identity", "systems", "limits"} <= tree.keys() and isinstance(tree["systems"], dict)
+        return tree if known else None
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 

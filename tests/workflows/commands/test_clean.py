@@ -200,8 +200,10 @@ def test_a_run_that_is_under_way_is_not_removed(played: Place, tmp_path: Path, s
     place = played.copy(tmp_path / "under way")
     run = place.runs / "tiny"
     before = tiny.contents(place.store)
-    with at_work(run), at_work(run):
-        assert place("clean", "--whole") == 2
-    assert said()[1] == f"error: {run}: a run is under way in it; stop it first\n"
+    for how in ((), ("--whole",)):
+        with at_work(run), at_work(run):
+            assert place("clean", *how) == 2
+        answer = f"error: {run}: a run is under way in it, or a service answers from it; stop it first\n"
+        assert said()[1] == answer
     assert tiny.contents(place.store) == before
     assert place("clean", "--whole") == 0

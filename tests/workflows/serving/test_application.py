@@ -60,6 +60,54 @@ def test_a_body_that_is_no_json_is_said_to_be_none(service: Made) -> None:
     assert (said.status, said.json) == (422, {"detail": "the body is not JSON: Expecting value"})
 
 
+@pytest.mark.parametrize("body", [b'{"queries": ["\xff"]}', b"[" * 100_000, b'{"k": ' + b"9" * 5_000 + b"}"])
+def test_a_body_that_cannot_be_decoded_is_said_to_be_none(service: Made, body: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    said = asyncio.run(request(service.application, "POST", "/search", body=body, headers=headers))
+    assert said.status == 400
+    assert said.json["detail"].startswith("the body cannot be read: it is no UTF-8, or ")
+
+
+@pytest.mark.parametrize("tree", [None, [], "x", 1])
+def test_a_body_is_an_object(service: Made, tree: Any) -> None:
+    said = post(service.application, "/search", tree)
+    assert (said.status, said.json) == (422, {"detail": "the body: accepted: a JSON object"})
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("q=one&systen=words", "systen: unknown key"),
+        ("q=one&q=two", "q: given twice; accepted: once (POST takes several queries)"),
+        ("q=one&k=1_0", "k: got '1_0'; accepted: a whole number"),
+        ("q=one&k=3.0", "k: got '3.0'; accepted: a whole number"),
+        ("k=3", "q: it is needed, and is not there"),
+    ],
+)
+def test_an_address_is_read_as_strictly_as_a_body(service: Made, address: str, says: str) -> None:
+    said = get(service.application, f"/search?{address}")
+    assert (said.status, said.json) == (422, {"detail": says})
+
+
+def test_a_file_that_is_gone_is_named(service: Made) -> None:
+    def gone(texts: Any) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "/run/vectors.npy")
+
+    service.near.encode = gone  # type: ignore[method-assign]
+    said = get(service.application, "/search?q=x")
+    detail = "/run/vectors.npy: No such file or directory: what the service reads is gone; start it again"
+    assert (said.status, said.json) == (500, {"detail": detail})
+
+
+def test_marks_that_cannot_be_written(service: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(mark: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(service.marks, "add", full)
+    said = post(service.application, "/marks", {"query": "one", "doc_id": "d03", "relevant": True})
+    assert (said.status, said.json) == (507, {"detail": "the marks cannot be written: No space left on device"})
+
+
 def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     said = post(service.application, "/search", {"queries": ["one", " four "], "k": 2})
     assert said.status == 200
@@ -161,9 +209,10 @@ def test_tokens_are_compared_in_constant_time(tmp_path: Path, monkeypatch: pytes
 def test_on_this_machine_only_its_own_names_are_answered(tmp_path: Path) -> None:
     """A page of a site whose name points to this machine cannot ask."""
     here, everywhere = made(tmp_path).application, made(tmp_path, loopback=False).application
-    for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "localhost"):
+    for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "localhost", "LOCALHOST:80", "127.0.0.2", "[::1]"):
         assert get(here, "/health", host=host).status == 200
-    assert get(here, "/health", host="example.org:8000").status == 403
+    for host in ("example.org:8000", "127.0.0.1.example.org", "localhost.example.org", "128.0.0.1", "[::1", ""):
+        assert get(here, "/health", host=host).status == 403
     assert get(everywhere, "/health", host="example.org:8000").status == 200
 
 

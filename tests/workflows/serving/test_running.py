@@ -1,0 +1,42 @@
+"""The file by which a running service is found, where there are several."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workflows.serving.running import FILE, announced
+
+LIMITS = {"k": 100, "query_characters": 4_000}
+
+
+def note(folder: Path) -> Any:
+    return json.loads((folder / FILE).read_text()) if (folder / FILE).exists() else None
+
+
+def test_a_second_service_that_answers_no_more_leaves_the_first_to_be_found(tmp_path: Path) -> None:
+    both, one = {"retriever": "a", "ranker": "b"}, {"retriever": "a"}
+    with announced(tmp_path, "http://127.0.0.1:1", "x", both, LIMITS) as first:
+        with announced(tmp_path, "http://127.0.0.1:2", "x", one, LIMITS) as second:
+            assert (first, second) == (True, False)
+            assert note(tmp_path)["url"] == "http://127.0.0.1:1"
+        assert note(tmp_path)["url"] == "http://127.0.0.1:1"
+    assert note(tmp_path) is None
+
+
+def test_one_that_answers_more_is_found_until_it_ends(tmp_path: Path) -> None:
+    with announced(tmp_path, "http://127.0.0.1:1", "x", {}, LIMITS):
+        with announced(tmp_path, "http://127.0.0.1:2", "x", {"retriever": "a"}, LIMITS):
+            assert note(tmp_path)["url"] == "http://127.0.0.1:2"
+        assert note(tmp_path)["url"] == "http://127.0.0.1:1"
+    assert note(tmp_path) is None
+
+
+def test_what_a_killed_service_or_one_of_another_run_has_left_is_written_over(tmp_path: Path) -> None:
+    left = {"url": "http://127.0.0.1:1", "pid": 2**22 + 1, "identity": "x", "systems": {"retriever": "a"}, "limits": {}}
+    for change in ({}, {"identity": "y", "pid": 1}, {"systems": []}):
+        (tmp_path / FILE).write_text(json.dumps({**left, **change}))
+        with announced(tmp_path, "http://127.0.0.1:2", "x", {}, LIMITS):
+            assert note(tmp_path)["url"] == "http://127.0.0.1:2"
+        assert note(tmp_path) is None
