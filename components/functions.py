@@ -3,12 +3,13 @@
 import ast
 import importlib
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from components import modules
-from components.config import Config, listing
+from components.config import Config, UserError, listing
 
 
 class FunctionRef(Config):
@@ -19,6 +20,8 @@ class FunctionRef(Config):
 
     takes: ClassVar[tuple[str, ...] | None] = None
     """What the function is given by position; None where that is not checked."""
+    may_take: ClassVar[tuple[str, ...]] = ()
+    """What it is given by keyword where it has such a parameter, without a default."""
 
     function: str
     """Dotted path, for example `components.losses.listwise.cross_entropy`."""
@@ -44,7 +47,7 @@ class FunctionRef(Config):
     def _exists(cls, path: str) -> str:
         keyword_options(path)
         if cls.takes is not None:
-            _check_signature(path, cls.takes)
+            _check_signature(path, cls.takes, cls.may_take)
         return path
 
     @field_validator("options")
@@ -70,6 +73,20 @@ class FunctionRef(Config):
         module, _, name = self.function.rpartition(".")
         return getattr(importlib.import_module(module), name)
 
+    def called(self, *given: Any, **further: Any) -> Any:
+        """What the function returns with its options; RuntimeError with its name and the line where it fails."""
+        function = self.resolve()
+        try:
+            return function(*given, **self.options, **further)
+        except UserError:
+            raise
+        except Exception as error:
+            file = getattr(getattr(function, "__code__", None), "co_filename", "")
+            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+            where = f" at {file}:{lines[-1]}" if lines else ""
+            said = f"{self.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
+            raise RuntimeError(said) from error
+
 
 def keyword_options(path: str) -> dict[str, Any]:
     """Names and defaults of the keyword-only parameters that have a default, of the function at a dotted path.
@@ -81,15 +98,16 @@ def keyword_options(path: str) -> dict[str, Any]:
     return {argument.arg: _literal(default) for argument, default in pairs if default}
 
 
-def _check_signature(path: str, takes: tuple[str, ...]) -> None:
-    """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default."""
+def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...] = ()) -> None:
+    """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default or
+    of those that it may take."""
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
     if len(positional) != len(takes):
         raise ValueError(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}")
-    if bare := [argument.arg for argument, default in pairs if default is None]:
+    if bare := [argument.arg for argument, default in pairs if default is None and argument.arg not in may_take]:
         raise ValueError(f"{path}: {listing(bare)}: no default; {accepted}")
 
 

@@ -9,6 +9,11 @@ from pathlib import Path
 OURS = ("components", "workflows")
 """The packages of this repository. What their code computes is identified by the versions of steps."""
 
+INSTALLED = ("site-packages", "dist-packages")
+"""The names of folders of installed packages."""
+STANDARD = Path(ast.__file__).parent
+"""The folder of Python's own library."""
+
 LOOKED_IN = "looked for where you are, in PYTHONPATH and among the installed packages"
 """Where a module was not found."""
 
@@ -57,24 +62,37 @@ def absent(path: Path) -> list[tuple[int, str]]:
 
 
 def digest(module: str) -> str | None:
-    """The SHA-256 of a module's source and of all that it imports from its own package; None for a module of ours.
+    """The SHA-256 of a module's source and of all that it imports from its own package, or from modules and packages
+    beside that which are not installed; None for a module of ours.
 
     Comments and layout do not count. Nor do modules that are imported by a computed name, and files read as data.
     """
     package = module.partition(".")[0]
     if package in OURS or file_of(module) is None:
         return None
+    folder = _folder_of(package)
     sources: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = file_of(name)
-        if name in sources or path is None or name.partition(".")[0] != package:
+        top = name.partition(".")[0]
+        if name in sources or path is None or top in OURS or (top != package and _folder_of(top) != folder):
             continue
         status = path.stat()
         sources[name], imported = _source(name, path, status.st_mtime_ns, status.st_size)
         waiting += imported
     return hashlib.sha256("".join(f"{name}\n{sources[name]}\n" for name in sorted(sources)).encode()).hexdigest()
+
+
+def _folder_of(package: str) -> Path | str:
+    """The folder that a package or a module without one lies in; where that is one of installed packages, its own
+    name."""
+    file = file_of(package)
+    if file is None:
+        return package
+    folder = file.parents[1] if file.name == "__init__.py" else file.parent
+    return package if folder.name in INSTALLED or folder == STANDARD else folder
 
 
 @lru_cache(maxsize=4096)

@@ -65,6 +65,15 @@ class Scores:
     - `document-mined`: its document against those of these that are a negative in some group
     """
 
+    def taught(self, loss: str) -> Tensor:
+        """(Q, C) the teacher's scores; ValueError, for a loss that needs them, where there are none."""
+        if self.teacher is None:
+            raise ValueError(
+                f"{loss} needs a teacher's scores of each group (`over: group`): those of a ranker that has scored the "
+                "groups, or of the collection's source (`given: scores`)"
+            )
+        return self.teacher
+
     def positives(self) -> Scores:
         """The same scores, of which only a row's positives count."""
         return replace(self, where=self.where & (self.target > 0))

@@ -70,9 +70,7 @@ def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: f
 
 def _reward(scores: Scores, positive: Tensor, temperature: float) -> Tensor:
     """(Q, C) the ranker's log-probability of the positive against each candidate alone."""
-    if scores.teacher is None:
-        raise ValueError("an adversarial loss needs a teacher: score the groups with a ranker first")
-    teacher = scores.teacher / temperature
+    teacher = scores.taught("an adversarial loss") / temperature
     best = teacher.masked_fill(~positive, LOWEST).amax(-1, keepdim=True)
     # log p_phi(d | q, d, d_i) = log sigmoid(z - z_i); softplus keeps it exact when the ranker is sure.
     return -softplus(teacher - best)

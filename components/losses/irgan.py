@@ -30,9 +30,7 @@ def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     >>> generator(Scores(torch.zeros(1, 2), target, where, teacher=torch.tensor([[3.0, 0.0]])))  # -(3.05 + 0.69) / 2
     tensor([-1.8709])
     """
-    if scores.teacher is None:
-        raise ValueError("irgan.generator needs a teacher: score the groups with a ranker first")
-    reward = softplus(scores.teacher).masked_fill(~scores.where, 0.0)
+    reward = softplus(scores.taught("irgan.generator")).masked_fill(~scores.where, 0.0)
     return -(softmax(scores.student / temperature, scores.where) * reward).sum(-1)
 
 

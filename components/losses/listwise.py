@@ -63,9 +63,7 @@ def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
     >>> distillation(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
     tensor([0.6931])
     """
-    if scores.teacher is None:
-        raise ValueError("distillation needs a teacher: score the groups with a ranker first")
-    teacher = softmax(scores.teacher / teacher_temperature, scores.where)
+    teacher = softmax(scores.taught("distillation") / teacher_temperature, scores.where)
     return -(teacher * log_softmax(scores.student / temperature, scores.where)).sum(-1)
 
 
@@ -81,9 +79,7 @@ def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float =
     >>> kl(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
     tensor([0.])
     """
-    if scores.teacher is None:
-        raise ValueError("kl needs a teacher: score the groups with a ranker first")
-    teacher = log_softmax(scores.teacher / teacher_temperature, scores.where)
+    teacher = log_softmax(scores.taught("kl") / teacher_temperature, scores.where)
     log_ratio = teacher - log_softmax(scores.student / temperature, scores.where)
     return (teacher.exp() * log_ratio).sum(-1)  # the ratio is 1 at what does not count
 

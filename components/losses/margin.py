@@ -45,11 +45,10 @@ def mean_squared(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
     >>> mean_squared(Scores(torch.tensor([[7.0, 5.0]]), target, where, teacher=torch.tensor([[4.0, 1.0]])))  # (2 - 3)^2
     tensor([1.])
     """
-    if scores.teacher is None:
-        raise ValueError("margin.mean_squared needs a teacher: score the groups with a ranker first")
+    teacher = scores.taught("margin.mean_squared")
     positive = (scores.target > 0) & scores.where
     negative = (scores.target <= 0) & scores.where
-    difference = (scores.student / temperature - scores.teacher / teacher_temperature).masked_fill(~scores.where, 0.0)
+    difference = (scores.student / temperature - teacher / teacher_temperature).masked_fill(~scores.where, 0.0)
     pairs = positive.unsqueeze(-1) & negative.unsqueeze(-2)
     squared = (difference.unsqueeze(-1) - difference.unsqueeze(-2)).square().masked_fill(~pairs, 0.0)
     return squared.sum((-2, -1)) / pairs.sum((-2, -1)).clamp_min(1)

@@ -82,6 +82,15 @@ class TrainConfig(Config):
         return self.carry == "all" or self.schedule_updates is not None
 
     @model_validator(mode="after")
+    def _schedule_spans_this_training(self) -> Self:
+        if self.schedule_updates is not None and self.schedule_updates < self.updates:
+            raise ValueError(
+                f"schedule_updates: {self.schedule_updates} is less than this training's {self.updates} updates, the "
+                f"last of which would learn nothing; accepted: {self.updates} or more, or null"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _weights_fit_products(self) -> Self:
         if self.weights == "bf16" and self.precision == "fp32":
             raise ValueError("weights: bf16: products of them are in bf16 too; accepted with precision: fp32: fp32")

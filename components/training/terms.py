@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -102,7 +101,7 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
     sums: dict[str, TermSum] = {}
     for term in (one for each in losses for one in each.by_prefix()):
         seen = scores(term)
-        values = _values(term, seen)
+        values = term.called(seen)
         shape = getattr(values, "shape", None)
         if shape is None or len(shape) != 1:
             got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
@@ -115,21 +114,6 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
         name = next(name for name in _names(term.name) if name not in sums)
         sums[name] = TermSum(term.weight * values.sum(), len(values) if term.reduce == "mean" else None)
     return sums
-
-
-def _values(term: LossTerm, seen: Scores) -> Any:
-    """What a loss returns; RuntimeError with the function's name, and its line, where it fails."""
-    function = term.resolve()
-    try:
-        return function(seen, **term.options)
-    except UserError:
-        raise
-    except Exception as error:
-        file = getattr(getattr(function, "__code__", None), "co_filename", "")
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
-        where = f" at {file}:{lines[-1]}" if lines else ""
-        said = f"{term.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
-        raise RuntimeError(said) from error
 
 
 def _names(name: str) -> Iterator[str]:

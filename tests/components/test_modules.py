@@ -30,6 +30,31 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own_package"
 
 
+def test_what_lies_beside_a_module_is_part_of_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a package or not; packages that are installed have versions instead."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "flat_loss.py").write_text("import flat_helper, numpy, json\nimport flat_package.deep\n")
+    (tmp_path / "flat_helper.py").write_text("T = 1\n")
+    (tmp_path / "flat_package").mkdir()
+    for name in ("__init__.py", "deep.py"):
+        (tmp_path / "flat_package" / name).write_text("")
+    digests = [modules.digest("flat_loss")]
+    for path in (tmp_path / "flat_helper.py", tmp_path / "flat_package" / "deep.py"):
+        path.write_text("T = 22\n")
+        digests.append(modules.digest("flat_loss"))
+    assert len(set(digests)) == 3
+    (tmp_path / "flat_unused.py").write_text("T = 3\n")
+    assert modules.digest("flat_loss") == digests[-1]
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    monkeypatch.syspath_prepend(installed)
+    (installed / "their_loss.py").write_text("import their_helper\n")
+    (installed / "their_helper.py").write_text("T = 1\n")
+    theirs = modules.digest("their_loss")
+    (installed / "their_helper.py").write_text("T = 22\n")
+    assert modules.digest("their_loss") == theirs
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

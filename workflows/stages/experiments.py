@@ -227,11 +227,18 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     above = _being_built.get()
     if path.resolve() in map(Path.resolve, above):
         raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
+
+    def build(config: Any) -> Outcome:
+        made = recipe.build(config)
+        if not isinstance(made, Outcome):
+            raise ValueError(f"recipe: {recipe.__name__}.build returned {type(made).__name__}; accepted: an Outcome")
+        return made
+
     token = _being_built.set((*above, path))
     try:
         several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
         with counted():
-            outcome: Outcome = recipe.build(config) if several else selection.built(recipe.build, config)
+            outcome = build(config) if several else selection.built(build, config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     finally:

@@ -99,11 +99,14 @@ def train_model(
     check_training(objective, config.train, label)
     dev = None
     if (look := config.train.validate_on_dev) is not None:
-        asked = rankings(look.split) if rankings is not None else None
-        negatives = {"negatives": look.negatives} if asked is not None else {"negatives": 0, "random": look.negatives}
+        given = config.mine.given
+        asked = rankings(look.split) if rankings is not None and given is None else None
+        mined = asked is not None or given is not None
+        negatives = {"negatives": look.negatives} if mined else {"negatives": 0, "random": look.negatives}
         dev = step(
             f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=asked,
-            split=look.split, groups=look.queries, seed=[*seed, look.split], config=MineConfig(**negatives),
+            split=look.split, groups=look.queries, seed=[*seed, look.split],
+            config=MineConfig(**negatives, given=given),
         )  # fmt: skip
     return model.after(
         step(

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError
+from components.config import Config, UserError, listing
 from components.data import row_runs
 from components.data.groups import flat, ids_of, judged_queries, known_positives, positives, queries_of, rows_of
 from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
@@ -23,6 +23,37 @@ from workflows.distributed.site import Site
 from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from workflows.store.dag import Description
 from workflows.store.progress import Progress
+
+GIVING = ("tevatron", "flagembedding", "sentence_transformers")
+"""The formats of sources that give each query its candidates."""
+
+
+class Sampler(FunctionRef):
+    """A function that chooses among a query's candidates (`components.sampling`)."""
+
+    takes = ("scores", "count", "rng", "positive")
+    may_take = ("visit",)
+
+    def drawn(
+        self, scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, **visit: int
+    ) -> np.ndarray:
+        """int64 positions of at most `count` different candidates; UserError where the function returns others."""
+        at = np.asarray(self.called(scores, count, rng, positive, **visit))
+        if not at.size:
+            return np.zeros(0, np.int64)
+        got = ""
+        if at.ndim != 1 or not np.issubdtype(at.dtype, np.integer):
+            got = f"an array of {at.dtype}, shape {at.shape}"
+        elif len(at) > count or len(np.unique(at)) < len(at):
+            got = f"{len(at)} positions, {len(np.unique(at))} different"
+        elif at.min() < 0 or at.max() >= len(scores):
+            got = f"positions from {at.min()} to {at.max()}"
+        if got:
+            raise UserError(
+                f"{self.function} returned {got}; accepted: at most {count} different whole numbers from 0 to "
+                f"{len(scores) - 1}, the positions of candidates"
+            )
+        return at.astype(np.int64)
 
 
 class MineConfig(Config):
@@ -37,7 +68,7 @@ class MineConfig(Config):
     """How many first candidates are skipped: with `depth`, a window of ranks."""
     random: int = Field(0, ge=0)
     """Further negatives a group, drawn from the whole collection."""
-    draw: FunctionRef = FunctionRef(function="components.sampling.uniform")
+    draw: Sampler = Sampler(function="components.sampling.uniform")
     """How negatives are sampled from the candidates."""
     positives: Literal["judged", "answering"] = "judged"
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
@@ -45,8 +76,9 @@ class MineConfig(Config):
     before the game."""
     given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda given: given is None)
     """For a source of training data (`tevatron`, `flagembedding`, `sentence_transformers`). `negatives` are drawn from
-    those that it offers each query instead of a ranking; with `scores` its teacher's scores come along. Null draws from
-    a ranking."""
+    those that it offers each query instead of a ranking, in its order, with scores of 0, -1, -2 ...; where it offers
+    fewer, the others are random documents. With `scores` its teacher's scores come along: a group is then smaller where
+    there are fewer, and queries without any are left out. Null draws from a ranking."""
 
     @model_validator(mode="after")
     def _window(self) -> Self:
@@ -83,7 +115,10 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
     if gate is not None and not is_open(gate):
         return
     if config.given is not None and not (data / "given.parquet").exists():
-        raise UserError(f"mine: given: {config.given}: the collection's source gives none; accepted: null")
+        raise UserError(
+            f"mine: given: {config.given}: the collection's source gives none; accepted: null, or as `data.format` one "
+            f"that does: {listing(GIVING)}"
+        )
     queries_of(data, [split], ["query_id"])
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
         raise UserError(f"no query of the split {split!r} has a relevant document")
@@ -128,13 +163,24 @@ def mine(
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             progress.add(len(rows))
-    wanted = groups * config.negatives
-    few = f"{filled:,} of {wanted:,} negatives are random documents, as the ranking has too few candidates"
+    note = _note(config, pool, filled, groups * config.negatives)
     return {
         "groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries),
-        "by_answer": len(pool.by_answer), "filled": filled,
-        **({"note": f"{few} (`depth`)."} if ranking is not None and 2 * filled > wanted else {}),
+        "by_answer": len(pool.by_answer), "filled": filled, **({"note": note} if note else {}),
     }  # fmt: skip
+
+
+def _note(config: MineConfig, pool: "_Pool", missing: int, wanted: int) -> str:
+    """Where groups are other than asked for."""
+    if config.given == "scores":
+        which = "1 query has none and is" if pool.unscored == 1 else f"{pool.unscored:,} queries have none and are"
+        left_out = f"; {which} left out" if pool.unscored else ""
+        few = f"{missing:,} of {wanted:,} negatives are missing, as the source has too few with scores{left_out}."
+        return few if missing or left_out else ""
+    few = f"{missing:,} of {wanted:,} negatives are random documents, as the"
+    if config.given is not None:
+        return f"{few} source gives too few." if missing else ""
+    return f"{few} ranking has too few candidates (`depth`)." if 2 * missing > wanted and config.negatives else ""
 
 
 class _Ranked(NamedTuple):
@@ -153,22 +199,30 @@ class _Pool:
     """A split's queries with their positives and ranked candidates, and the drawing of one group."""
 
     def __init__(self, data: Path, tokens: Path, ranking: Path | None, split: str, config: MineConfig) -> None:
-        self._config, self._draw = config, config.draw.resolve()
-        self._visit_counts = "visit" in inspect.signature(self._draw).parameters
+        self._config = config
+        self._visit_counts = "visit" in inspect.signature(config.draw.resolve()).parameters
         self._document_ids = ids_of(data / "documents.parquet", "doc_id")
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
         self._positives, self._no_negatives = positives(data), known_positives(data, tokens)
         self._teacher: dict[tuple[int, int], float] = {}
         self._ranked = self._read(ranking, data) if ranking is not None else None
+        judged, self._offered = set(self._positives), set[int]()
         if config.given is not None:
             self._ranked = self._given(data)
         splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
-        wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
+        of_split = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
+        wanted = of_split
         if self._ranked is not None:
             wanted = [row for row in wanted if row in self._ranked]
         self.by_answer = self._answering(wanted) if config.positives == "answering" else []
-        self.queries = [row for row in wanted if row in self._positives]
+        learnt = [row for row in wanted if row in self._positives]
+        if config.given == "scores":
+            learnt = [row for row in learnt if len(self._candidates(row)[0])]
+        self.queries = learnt
+        offered = [row for row in of_split if row in judged & self._offered]
+        self.unscored = len(offered) - len(learnt) if config.given == "scores" else 0
+        """Queries whose positives, or all of whose negatives, have no score."""
 
     def _answering(self, queries: list[int]) -> list[int]:
         """Give queries without a relevant document the first that bears an answer; those that got one."""
@@ -211,14 +265,14 @@ class _Pool:
     def _given(self, data: Path) -> dict[int, _Ranked]:
         """What the source gives each query: best first, by its teacher's scores where they count, else in its order.
 
-        Only positives that the teacher has scored are positives then. UserError where there are no scores.
+        Only positives that the teacher has scored are positives then. UserError where it has scored nothing.
         """
         path, scored = data / "given.parquet", self._config.given == "scores"
         candidates: dict[int, dict[int, float]] = {}
         for table in pieces(path, GIVEN):
-            if scored and table["teacher"].null_count:
-                bare = table.filter(pc.is_null(table["teacher"]))["query_id"][0]
-                raise UserError(f"mine: given: scores: the query {bare} has none; accepted: negatives")
+            self._offered |= set(rows_of(table["query_id"], self._query_ids, what=str(path)).tolist())
+            if scored:
+                table = table.filter(pc.is_valid(table["teacher"]))
             queries = rows_of(table["query_id"], self._query_ids, what=str(path)).tolist()
             lists = table["doc_ids"].combine_chunks()
             documents = rows_of(lists.flatten(), self._document_ids, what=str(path)).tolist()
@@ -228,6 +282,8 @@ class _Pool:
                 own = candidates.setdefault(query, {})
                 for at in range(start, end):
                     own.setdefault(documents[at], teacher[at] if teacher is not None else -float(len(own)))
+        if scored and not candidates:
+            raise UserError("mine: given: scores: the collection's source gives none; accepted: negatives, or null")
         if scored:
             self._teacher = {(query, document): s for query, own in candidates.items() for document, s in own.items()}
             for query, own in candidates.items():
@@ -248,35 +304,42 @@ class _Pool:
         rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]
         chosen = [int(relevant[rng.integers(len(relevant))])]
-        taken = set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
+        taken = self._taken(query)
         missing = 0
         if self._ranked is not None:
             ranked = self._ranked[query]
-            keys = self._same[ranked.documents]
-            free = np.zeros(len(keys), bool)
-            free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
-            free &= ranked.passed & ~np.isin(keys, list(taken))
-            window = slice(self._config.skip, self._config.depth)
-            documents, scores = ranked.documents[free][window], ranked.scores[free][window]
-            own = ranked.scores[keys == self._same[chosen[0]]]
+            documents, scores = self._candidates(query)
+            own = ranked.scores[self._same[ranked.documents] == self._same[chosen[0]]]
             positive = float(own[0] if len(own) else ranked.scores[-1])
-            options = self._config.draw.options | ({"visit": visit} if self._visit_counts else {})
-            at = self._draw(scores, self._config.negatives, rng, positive, **options)
+            further = {"visit": visit} if self._visit_counts else {}
+            at = self._config.draw.drawn(scores, self._config.negatives, rng, positive, **further)
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)
-        if missing and self._teacher:
-            raise UserError(
-                f"mine: negatives: {self._config.negatives}: the query {self._query_ids[query]} is given "
-                f"{self._config.negatives - missing} with scores; accepted for it: so many, or given: negatives"
-            )
-        chosen += self._random(self._config.random + missing, taken, rng)
+        if not self._teacher:  # who scores no random document
+            chosen += self._random(self._config.random + missing, taken, rng)
         targets = [1.0] + [0.0] * (len(chosen) - 1)
         ids = self._document_ids.take(pa.array(chosen)).to_pylist()
         return {
             "query_id": self._query_ids[query].as_py(), "visit": visit, "doc_ids": ids, "targets": targets,
             "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
         }, missing  # fmt: skip
+
+    def _taken(self, query: int) -> set[int]:
+        """The texts that are no negatives of a query."""
+        relevant = self._positives[query]
+        return set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
+
+    def _candidates(self, query: int) -> tuple[np.ndarray, np.ndarray]:
+        """The documents that a query's negatives are drawn from, best first, and their scores."""
+        assert self._ranked is not None
+        ranked = self._ranked[query]
+        keys = self._same[ranked.documents]
+        free = np.zeros(len(keys), bool)
+        free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
+        free &= ranked.passed & ~np.isin(keys, list(self._taken(query)))
+        window = slice(self._config.skip, self._config.depth)
+        return ranked.documents[free][window], ranked.scores[free][window]
 
     def _random(self, count: int, taken: set[int], rng: np.random.Generator) -> list[int]:
         """Documents of the whole collection with texts not taken yet."""

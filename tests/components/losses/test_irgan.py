@@ -143,5 +143,5 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 def test_the_generator_needs_a_ranker() -> None:
-    with pytest.raises(ValueError, match="score the groups with a ranker first"):
+    with pytest.raises(ValueError, match="needs a teacher's scores of each group"):
         generator(game(rows([1, 2])))

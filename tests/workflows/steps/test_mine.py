@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -382,18 +383,84 @@ def test_a_teachers_scores_that_the_source_gives_come_along(drawn: Any, given: A
         assert dict(zip(row["doc_ids"], row["teacher"], strict=True)) == dict(zip(first, [4.0, 3.0, 2.0], strict=True))
 
 
+def test_where_the_source_gives_too_few_it_is_said(drawn: Any, given: Any) -> None:
+    """Random documents stand in for negatives, but have no score: the group is smaller then."""
+    rows = [offers(1, 5, 6, scores=True), offers(2, 9, 10), offers(5, scores=True), offers(4, 11, 12, 13, scores=True)]
+    folder = given(rows)
+    made = drawn(None, data=folder, negatives=3, given="negatives", groups=4)
+    assert all(len(row["doc_ids"]) == 4 for row in made)
+    assert drawn.summary["note"] == "5 of 12 negatives are random documents, as the source gives too few."
+    made = drawn(None, data=folder, negatives=3, given="scores", groups=4)
+    assert {row["query_id"]: len(row["doc_ids"]) for row in made} == {"q1": 3, "q4": 4}
+    assert all(len(row["teacher"]) == len(row["doc_ids"]) == len(row["targets"]) for row in made)
+    assert drawn.summary["note"] == (
+        "2 of 12 negatives are missing, as the source has too few with scores; 2 queries have none and are left out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("many", r"returned 9 positions, 9 different; accepted: at most 3 different whole numbers from 0 to \d+, the"),
+        ("same", "returned 3 positions, 1 different"), ("mask", r"returned an array of bool, shape \(\d+,\)"),
+        ("below", "returned positions from -1 to 1"), ("beyond", "returned positions from 0 to 99"),
+        ("nothing", "returned an array of object"), ("floats", "returned an array of float64"),
+    ],
+)  # fmt: skip
+def test_what_a_sampler_returns_is_checked(drawn: Any, ranking: Path, own_samplers: str, name: str, says: str) -> None:
+    with pytest.raises(UserError, match=f"{own_samplers}.{name} {says}"):
+        drawn(ranking, negatives=3, draw={"function": f"{own_samplers}.{name}"})
+
+
+def test_a_sampler_that_fails_is_named_with_its_line(drawn: Any, ranking: Path, own_samplers: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"{own_samplers}\.broken failed at .*\.py:\d+: ZeroDivisionError"):
+        drawn(ranking, negatives=3, draw={"function": f"{own_samplers}.broken"})
+    assert drawn(ranking, negatives=3, draw={"function": f"{own_samplers}.none"})
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("two", "takes scores, count; accepted: scores, count, rng, positive, and behind a `\\*` options with a default"),
+     ("bare", "temperature: no default"), ("five", "takes scores, count, rng, positive, a; accepted")],
+)  # fmt: skip
+def test_a_samplers_signature_is_checked(own_samplers: str, name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        MineConfig(draw={"function": f"{own_samplers}.{name}"})
+
+
+SAMPLERS = """
+import numpy as np
+def many(scores, count, rng, positive): return np.arange(min(9, len(scores)))
+def same(scores, count, rng, positive): return np.zeros(count, int)
+def mask(scores, count, rng, positive): return scores > -1e9
+def below(scores, count, rng, positive): return np.arange(-1, count - 1)
+def beyond(scores, count, rng, positive): return [0, 99]
+def nothing(scores, count, rng, positive): return None
+def floats(scores, count, rng, positive): return np.arange(count) / 2
+def broken(scores, count, rng, positive): return 1 / 0
+def none(scores, count, rng, positive): return []
+def two(scores, count): return []
+def bare(scores, count, rng, positive, *, temperature): return []
+def five(scores, count, rng, positive, a=1): return []
+"""
+
+
+@pytest.fixture
+def own_samplers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of samplers outside the repository."""
+    (tmp_path / "own_samplers.py").write_text(SAMPLERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_samplers", raising=False)
+    return "own_samplers"
+
+
 def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data: Path) -> None:
     with pytest.raises(UserError, match="given: negatives: the collection's source gives none; accepted: null"):
         drawn(None, given="negatives")
-    folder = given([offers(1, 5, 6, scores=True), offers(2, 9, 10)])
-    with pytest.raises(UserError, match="given: scores: the query q2 has none; accepted: negatives"):
+    folder = given([offers(1, 5, 6), offers(2, 9, 10)])
+    with pytest.raises(
+        UserError, match="given: scores: the collection's source gives none; accepted: negatives, or null"
+    ):
         drawn(None, data=folder, given="scores")
-    shutil.rmtree(folder)
-    folder = given([offers(1, 5, 6, scores=True)])
-    with pytest.raises(UserError, match="negatives: 3: the query q1 is given 2 with scores"):
-        drawn(None, data=folder, negatives=3, given="scores")
-    rows = drawn(None, data=folder, negatives=3, given="negatives", groups=2)
-    assert drawn.summary["filled"] == 2
-    assert all(len(row["doc_ids"]) == 4 for row in rows)
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)

@@ -10,13 +10,12 @@ import pytest
 
 from components import modules
 from components.config import UserError
-from components.functions import FunctionRef
 from components.training.config import TrainConfig
 from components.training.terms import LossTerm
 from tests.support import steps
 from tests.support.steps import Options, chain
 from tests.support.toy import CROSS_ENTROPY
-from workflows.steps.mine import MineConfig, mine
+from workflows.steps.mine import MineConfig, Sampler, mine
 from workflows.steps.train import train
 from workflows.store.dag import Description, Step, canonical, graph, relabelled, step
 
@@ -121,7 +120,7 @@ def steps_of_own_code() -> dict[str, Step]:
     losses = [{"function": "own_code.losses.focal"}]
     inputs: dict[str, Any] = {"rows": None, "dev": None, "data": None, "tokens": None, "start": None, "seed": [1]}
     ours = TrainConfig(updates=1, losses=[LossTerm(function=CROSS_ENTROPY)])
-    config = MineConfig(draw=FunctionRef(function="own_code.samplers.nearest"))
+    config = MineConfig(draw=Sampler(function="own_code.samplers.nearest"))
     return {
         "loss": step("t", train, objective="retriever", config=TrainConfig(updates=1, losses=losses), **inputs),
         "objective": step("t", train, objective="own_code.simcse", config=ours, **inputs),
