@@ -1,5 +1,6 @@
 """Rows of a table in whatever file it comes: JSON lines, a JSON array, Parquet, a folder of Hugging Face datasets."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from components.sources.parquet import opened, plain_rows
 from components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable, regular
 from components.sources.records import Bad
 
+MARKS = ("state.json", "dataset_dict.json")
+"""Files that `save_to_disk` writes."""
 SAVED = "a dataset of `save_to_disk`"
 BATCH = 1_000
 """Rows of a dataset that are read at once."""
@@ -20,9 +23,12 @@ def files_of(table: Path) -> list[Path]:
 
 
 def read_rows(table: Path) -> Iterator[Item | Bad]:
-    """The rows of a table as dictionaries in the order of its columns."""
+    """The rows of a table as dictionaries in the order of its columns. UserError for a CSV table, which has texts alone
+    and no lists."""
     if table.is_dir():
         yield from _saved(table)
+    elif table.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+        raise UserError(f"{table}: accepted: JSON lines or a JSON array, plain or .gz, or Parquet")
     elif table.suffix == ".parquet":
         with opened(table) as file:
             yield from (Item(*row) for row in plain_rows(file, table))
@@ -60,6 +66,9 @@ def load(folder: Path) -> Any:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
+    if os.path.isdir(folder) and not any(os.path.isfile(folder / name) for name in MARKS):
+        raise UserError(f"{folder}: a folder that is not {SAVED}; accepted: that, or a pattern of files, such as "
+                        f"{folder.name}/*.jsonl")  # fmt: skip
     for path in fitting(folder, "**/*"):
         if not path.is_dir():
             regular(path)  # a pipe would be waited for without end

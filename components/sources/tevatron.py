@@ -31,7 +31,9 @@ class Source(training_groups.GroupSource):
 
     def files(self) -> dict[str, Path]:
         """The files of every split, and the corpus."""
-        return self._files(*self.groups.values(), *([] if self.corpus is None else [self.corpus]))
+        return self._files(
+            *(pattern for _, pattern in self._patterns()), *([] if self.corpus is None else [self.corpus])
+        )
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The rows of the corpus, or the passages of all rows."""

@@ -10,7 +10,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -53,13 +53,20 @@ class GroupSource(base.Source):
 
     path: str
     """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
-    groups: dict[str, str] = Field(min_length=1)
-    """The file of each split, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or .gz, Parquet, or a
-    folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` means several."""
+    groups: dict[str, str | Annotated[list[str], Field(min_length=1)]] = Field(min_length=1)
+    """The file of each split, or a list of them, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or
+    .gz, Parquet, or a folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` or `*/*.jsonl` means
+    several."""
 
     def files(self) -> dict[str, Path]:
         """The files of every split."""
-        return self._files(*self.groups.values())
+        return self._files(*(pattern for _, pattern in self._patterns()))
+
+    def _patterns(self) -> Iterator[tuple[str, str]]:
+        """Each split with the names of its files."""
+        for split, files in self.groups.items():
+            for pattern in [files] if isinstance(files, str) else files:
+                yield split, pattern
 
     def _files(self, *patterns: str) -> dict[str, Path]:
         folder = base.locate(self.path)
@@ -110,7 +117,7 @@ class GroupSource(base.Source):
         return (record for record in self._read() if isinstance(record, Given))
 
     def _read(self) -> Iterator[Given | Bad]:
-        for split, pattern in self.groups.items():
+        for split, pattern in self._patterns():
             for table in matching(base.locate(self.path), pattern):
                 for row in read_rows(table):
                     yield row if isinstance(row, Bad) else self.given(row.value, split, row.place)

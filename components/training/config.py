@@ -91,6 +91,15 @@ class TrainConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _is_looked_at(self) -> Self:
+        if (look := self.validate_on_dev) is not None and look.every > self.updates:
+            raise ValueError(
+                f"validate_on_dev.every: {look.every} is more than the {self.updates} updates, so no weights would be "
+                f"looked at; accepted: at most {self.updates}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _weights_fit_products(self) -> Self:
         if self.weights == "bf16" and self.precision == "fp32":
             raise ValueError("weights: bf16: products of them are in bf16 too; accepted with precision: fp32: fp32")

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from components.config import UserError, listing
 from components.sources.reading import fields
 from components.sources.recognition.files import Keys, by_split, first_object, head, split_told
 from components.sources.recognition.links import Table
@@ -78,15 +79,22 @@ def given_by(table: Table) -> str | None:
 
 
 def training_data(folder: Path, tables: list[Table]) -> Keys | None:
-    """Training data of one project, a file a split, where nothing else is there but the corpus that it may name."""
+    """Training data of one project, a file a split, where nothing else is there but the corpus that it may name.
+    UserError where there are several files whose names tell no splits."""
     found = [(table, kind) for table in tables if (kind := given_by(table)) is not None]
     names = [table.name for table, _ in found]
     groups = by_split(folder, names) or ({"train": names[0]} if len(names) == 1 else None)
     kinds = {kind for _, kind in found}
     others = [table for table in tables if given_by(table) is None]
     by_ids = any("positive_document_ids" in table.columns for table, _ in found)
-    if len(kinds) != 1 or groups is None or len(others) != by_ids:
+    if len(kinds) != 1 or len(others) != by_ids:
         return None
+    if groups is None:
+        raise UserError(
+            f"several files of training data: {listing(names)}; accepted: names that tell their splits, such as "
+            f"train.jsonl and dev.jsonl, or a config that says `data: {{format: {kinds.pop()}, path: {folder}, groups: "
+            f"{{train: [{', '.join(names)}]}}}}`"
+        )
     keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
     if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless it is told
         texts = [_texts(table) for table, _ in found]

@@ -242,6 +242,27 @@ def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any],
     assert not list(found.read_queries()) + list(found.read_qrels()) + list(found.read_groups())
 
 
+def test_a_split_may_have_several_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for number, name in enumerate(("a.jsonl", "b/1.jsonl", "b/2.jsonl")):
+        lines(tmp_path / name, {"query": f"query {number}", "pos": [PARIS], "neg": [ROME]})
+    found = source(format="flagembedding", path=str(tmp_path), groups={"train": ["a.jsonl", "b/*.jsonl"]})
+    assert [one.text for one in found.read_queries()] == ["query 0", "query 1", "query 2"]  # type: ignore[union-attr]
+    assert list(found.files()) == ["a.jsonl", "b/1.jsonl", "b/2.jsonl"]
+    with pytest.raises(
+        UserError, match=r"/b: a folder that is not a dataset of `save_to_disk`; .*, such as b/\*\.jsonl"
+    ):
+        list(source(format="flagembedding", path=str(tmp_path), groups={"train": "b"}).read_queries())
+    with pytest.raises(ValueError, match="at least 1 item"):
+        source(format="flagembedding", path=str(tmp_path), groups={"train": []})
+
+
+def test_a_table_of_texts_alone_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("query,pos,neg\n")
+    with pytest.raises(UserError, match=r"train\.csv: accepted: JSON lines or a JSON array, plain or \.gz, or Parquet"):
+        list(read(tmp_path, "flagembedding", "train.csv").read_queries())
+
+
 def test_an_id_with_two_texts_is_bad(tmp_path: Path) -> None:
     rows = [
         {"query_id": str(i), "query": "a", "positive_passages": [passage(1, text)], "negative_passages": []}

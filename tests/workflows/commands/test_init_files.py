@@ -123,6 +123,13 @@ def test_splits_of_training_data_may_lie_in_one_folder(
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["groups"] == groups
 
 
+def test_files_of_training_data_that_tell_no_splits_are_asked_about(tmp_path: Path, said: Said) -> None:
+    for name in ("nq", "hotpot"):
+        (tmp_path / f"{name}.jsonl").write_text('{"query": "a", "pos": ["b"], "neg": ["c"]}\n')
+    assert main(["init", str(tmp_path)]) == 2
+    assert "several files of training data: hotpot.jsonl, nq.jsonl; accepted: names that tell" in said()[1]
+
+
 def test_two_files_of_a_split_are_not_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """Beside one of another split: with a pattern of all of them it would be read as this one."""
     monkeypatch.chdir(tmp_path)

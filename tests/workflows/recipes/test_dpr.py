@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from tests.support import tiny
+from tests.support import tiny, toy
 from tests.support.trainings import lines, weights
 from workflows.stages import experiments
 from workflows.store.dag import Step, graph
@@ -56,3 +61,35 @@ def test_the_second_stage_learns_with_its_own_loss(tmp_path: Path, tree: dict[st
 def test_a_second_stage_wants_a_first(tmp_path: Path, tree: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="second_stage: a second stage wants a first: `train`"):
         experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)
+
+
+@pytest.mark.parametrize("measure", ["loss", "RR"])
+def test_a_teachers_scores_that_the_source_gives_are_distilled_and_validated_on(
+    tmp_path: Path, tree: dict[str, Any], measure: str
+) -> None:
+    """Rows have as many negatives as they have; the dev split's are its own."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 10), ("dev", 4)):
+        rows = []
+        for number in range(count):
+            negatives = [toy.some_text(rng, 6) for _ in range(number % 4)]
+            scores = rng.normal(size=1 + len(negatives)).tolist()
+            rows.append({"query": f"{split} {number} {toy.some_text(rng, 3)}", "pos": [toy.some_text(rng, 6)],
+                         "neg": negatives, "pos_scores": scores[:1], "neg_scores": scores[1:]})  # fmt: skip
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loss = "components.losses.listwise.kl"
+    train = {**tiny.training(loss, updates=3, batch=4), "learning_rate": 0.01,
+             "validate_on_dev": {"every": 1, "measure": measure, "negatives": 2, "queries": 4}}  # fmt: skip
+    groups = {"train": "train.jsonl", "dev": "dev.jsonl"}
+    place = tiny.place(
+        tmp_path,
+        {**tree, "data": {"format": "flagembedding", "path": str(tmp_path), "groups": groups},
+         "negatives": {"negatives": 2, "given": "scores"}, "train": train, "second_stage": None, "k": 5},
+    )  # fmt: skip
+    assert place("run", "--until", "retriever") == 0
+    made, dev = (pq.read_table(place.artifact(f"retriever {name}groups") / "groups.parquet") for name in ("", "dev "))
+    assert set(pc.list_value_length(made["doc_ids"]).to_pylist()) == {2, 3}
+    assert dev["teacher"].null_count == made["teacher"].null_count == 0
+    looks = [line[f"dev {measure}"] for line in lines(place.artifact("retriever")) if f"dev {measure}" in line]
+    assert len(looks) >= 3
+    assert all(map(math.isfinite, looks))
