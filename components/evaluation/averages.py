@@ -138,13 +138,8 @@ def comparisons_of(
             continue
         sides = [[[tables[s] for s in seeds] for tables in side] for side in of]
         pairs = list(zip(*sides, strict=True))
-        about = {
-            "system": system,
-            "baseline": baseline,
-            "collection": average.name,
-            "split": ALL_SPLITS,
-            "seeds": seeds,
-        }
+        about = {"system": system, "baseline": baseline, "collection": average.name, "split": ALL_SPLITS,
+                 "seeds": seeds}  # fmt: skip
         compared = compare_averages(pairs, list(average.weights.values()), seed=seed, rounds=rounds)
         made += [{**about, **one, "over": average.over} for one in compared if one["measure"] in measures]
     return made
