@@ -1,6 +1,7 @@
 """Running one step: its artifact, its record, and what its failure leaves."""
 
 import errno
+import json
 import os
 import socket
 import time
@@ -59,11 +60,12 @@ def execute(
             attempts.resume(out)
             files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
             with timing.timed("compute"):
-                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
+                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store)) or {}
+                _check_summary(node, summary)
             for name in UNTIL_DONE:
                 (out / name).unlink(missing_ok=True)
             remove_leftovers(out)  # files of workers that died while the step went on without them
-            return finish(_record(node, summary or {}, files, started, cluster))
+            return finish(_record(node, summary, files, started, cluster))
         except UserError as error:
             raise mistake(node, error) from None
         except Exception as error:
@@ -87,6 +89,16 @@ def mistake(node: Step, error: UserError) -> UserError:
     """A user's mistake as a run tells it: of which step, and where a file is to be made again, how."""
     found = remade(error)
     return UserError(f"{node.label}: {found}{': repeat the command' if isinstance(found, NotMade) else ''}")
+
+
+def _check_summary(node: Step, summary: Any) -> None:
+    """TypeError where a step function returns something else than a JSON object."""
+    try:
+        json.dumps(summary)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{node.function.__name__} returned what is no JSON: {error}") from None
+    if not isinstance(summary, dict):
+        raise TypeError(f"{node.function.__name__} returned {type(summary).__name__}; accepted: a dictionary, or None")
 
 
 def _check_code(node: Step) -> None:

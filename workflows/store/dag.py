@@ -180,11 +180,13 @@ def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
     missing = [name for name, one in takes.items() if one.default is one.empty and name not in inputs]
     unknown = [name for name in inputs if name not in takes and len(takes) == len(parameters) - 2]
     wrong = [f"{what}: {listing(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
-    where = inspect.stack()[2]
-    return (
-        f"{where.filename}, line {where.lineno}: the step {label!r}: {function.__name__} takes {listing(takes)}; "
-        f"{'; '.join(wrong)}"
-    )
+    where, first = inspect.stack()[2], [one.name for one in list(parameters)[:2]]
+    beginning = f"{where.filename}, line {where.lineno}: the step {label!r}: {function.__name__} takes"
+    if len(first) < 2 or set(first) & inputs.keys():
+        return (
+            f"{beginning} {listing(first)} first; accepted: `out` and `cluster`, which a run gives, before its inputs"
+        )
+    return f"{beginning} {listing(takes)}; {'; '.join(wrong)}"
 
 
 def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:

@@ -215,6 +215,19 @@ def test_the_record_says_how_the_artifact_was_made(store: Store) -> None:
     assert store.record(nodes["a"])["summary"] == {"characters": 1}
 
 
+@pytest.mark.parametrize(
+    ("summary", "says"),
+    [({"count": object()}, "what is no JSON: Object of type object"), ([1], "list; accepted: a dictionary, or None")],
+)
+def test_a_summary_is_a_json_object(store: Store, summary: Any, says: str) -> None:
+    def summed(out: Path, cluster: Any) -> Any:
+        return summary
+
+    with pytest.raises(StepFailed, match=f"step 'a step' failed: summed returned {says}"):
+        run([step("a step", summed)], store)
+    assert store.record(step("a step", summed)) is None
+
+
 # Two drivers, and killed drivers
 
 DRIVER = """

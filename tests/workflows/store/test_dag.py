@@ -194,6 +194,15 @@ def test_inputs_that_do_not_fit_are_named_with_the_line_that_gave_them(inputs: d
         step("a", steps.write, **inputs)
 
 
+def test_what_a_run_gives_itself_comes_first() -> None:
+    def closure(out: Path, data: Path) -> None: ...
+
+    with pytest.raises(
+        UserError, match="closure takes out, data first; accepted: `out` and `cluster`, which a run gives"
+    ):
+        step("a", closure, data="x")
+
+
 def test_a_function_that_takes_more_than_it_names_names_what_is_missing() -> None:
     """An objective's own configs go through a training by any name."""
     given = {"objective": "retriever", "rows": None, "dev": None, "data": None, "tokens": None, "start": None}
