@@ -224,12 +224,10 @@ ACCEPTED = {
 
 
 def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A location as a config has it: without the classes, the kinds of values and the validators that pydantic names
-    where a key takes several kinds."""
-    if len(location) > 1 and location[-1] in ("str", "int", "float", "bool"):
-        location = location[:-1]
+    """A location as a config has it: without the classes and the validators that pydantic names where a key takes
+    several kinds."""
     named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
-    return tuple(part for part in location if part not in named and not re.match(r"(function-\w+|list)\[", str(part)))
+    return tuple(part for part in location if part not in named and not re.match(r"function-\w+\[", str(part)))
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,10 +75,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         with suppress(OSError), _locked(left) as alone:
             if alone:
                 shutil.rmtree(left)
-    with replacing(path, same=False) as temporary:
-        temporary.mkdir(parents=True)
-        with _locked(temporary):
-            yield temporary
+    with ExitStack() as until_renamed, replacing(path, same=False) as temporary:
+        begun = temporary.with_name(f"{temporary.name}.new")  # which nobody takes for a rest before it is locked
+        begun.mkdir(parents=True)
+        until_renamed.enter_context(_locked(begun))
+        begun.rename(temporary)
+        yield temporary
 
 
 @contextmanager

@@ -88,10 +88,12 @@ def digest(module: str) -> str | None:
 def _folder_of(package: str) -> Path | str:
     """The folder that a package or a module without one lies in; where that is one of installed packages, its own
     name."""
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
     file = file_of(package)
-    if file is None:
+    if not places and file is None:
         return package
-    folder = file.parents[1] if file.name == "__init__.py" else file.parent
+    folder = Path(places[0]).parent if places else file.parent  # type: ignore[union-attr]
     return package if folder.name in INSTALLED or folder == STANDARD else folder
 
 

@@ -13,6 +13,8 @@ NAME = "sparring"
 CALLED_AS = "SPARRING_CALLED_AS"
 """What a job has of the command that sent it."""
 
+EXPERIMENT_KEYS = ("experiment", "models_from", "start_from")
+"""Keys of configs that name another experiment's file."""
 SENT = "sent"
 """In a job's folder, the experiments' files that are not of the repository."""
 

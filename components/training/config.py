@@ -83,7 +83,8 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _schedule_spans_this_training(self) -> Self:
-        if self.schedule_updates is not None and self.schedule_updates < self.updates:
+        falls = self.schedule == "linear"  # to 0, where it stays
+        if falls and self.schedule_updates is not None and self.schedule_updates < self.updates:
             raise ValueError(
                 f"schedule_updates: {self.schedule_updates} is less than this training's {self.updates} updates, the "
                 f"last of which would learn nothing; accepted: {self.updates} or more, or null"
@@ -94,8 +95,8 @@ class TrainConfig(Config):
     def _is_looked_at(self) -> Self:
         if (look := self.validate_on_dev) is not None and look.every > self.updates:
             raise ValueError(
-                f"validate_on_dev.every: {look.every} is more than the {self.updates} updates, so no weights would be "
-                f"looked at; accepted: at most {self.updates}"
+                f"validate_on_dev.every: {look.every} is more than the {self.updates} updates, so no trained weights "
+                f"would be looked at; accepted: at most {self.updates}"
             )
         return self
 

@@ -91,6 +91,23 @@ def test_of_two_that_write_a_new_folder_the_second_says_so(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [place]
 
 
+def test_a_new_folder_that_is_being_named_is_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are sent to the disk first, which takes long."""
+    beside: list[bool] = []
+
+    def sync(path: Path) -> None:
+        monkeypatch.undo()
+        with suppress(KeyboardInterrupt), new_folder(tmp_path / "folder"):
+            beside.append(path.exists())
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("components.files._sync", sync)
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "file").write_text("x")
+    assert beside == [True]
+    assert (tmp_path / "folder" / "file").read_text() == "x"
+
+
 def test_what_was_left_of_a_new_folder_is_removed(tmp_path: Path) -> None:
     """Not what a living process is writing, nor what only looks like it."""
     rest, other = tmp_path / ".a[b].0123abcd", tmp_path / ".a[b].settings"

@@ -45,6 +45,11 @@ def test_what_lies_beside_a_module_is_part_of_its_digest(tmp_path: Path, monkeyp
     assert len(set(digests)) == 3
     (tmp_path / "flat_unused.py").write_text("T = 3\n")
     assert modules.digest("flat_loss") == digests[-1]
+    (tmp_path / "flat_spaces").mkdir()  # a package without __init__.py
+    (tmp_path / "flat_spaces" / "a.py").write_text("import flat_helper\n")
+    spaced = modules.digest("flat_spaces.a")
+    (tmp_path / "flat_helper.py").write_text("T = 333\n")
+    assert modules.digest("flat_spaces.a") != spaced
     installed = tmp_path / "site-packages"
     installed.mkdir()
     monkeypatch.syspath_prepend(installed)

@@ -21,7 +21,7 @@ from components.models.model_card import Measures, Origin, Row, StartModel
 from workflows.report.finished import Json
 from workflows.report.metrics import METRICS
 from workflows.stages.experiments import Experiment
-from workflows.stages.results import System, name_of
+from workflows.stages.results import Outcome, System, name_of
 from workflows.steps.ingest import ingest
 from workflows.steps.prior import add_prior
 from workflows.steps.start import start
@@ -65,19 +65,18 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
     here = outcome.data.fingerprint
     elsewhere = bool(read) and here not in [node.fingerprint for node in read]  # trained there, and measured here
     subject = read[0] if elsewhere else outcome.data
-    named = {node.fingerprint: name_of(node.inputs["source"]) for node in read}
-    named |= {here: own.collection} if own is not None and own.data.fingerprint == here else {}
+    named = {node.fingerprint: collection_name(node, outcome) for node in read}
     return Origin(
         recipe=str(experiment.config.recipe), command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"),
-        collection=named.get(subject.fingerprint) or name_of(subject.inputs["source"]),
+        collection=collection_name(subject, outcome),
         data=_data(subject, read, store),
         trainings=[
             *(_training(node, store) for node in made if node.description.models == "training"),
             *(f"{node.label}: no update, as its round was not played" for node in unplayed),
         ],
-        read=[named[node.fingerprint] for node in read],
+        read=list(dict.fromkeys(named[node.fingerprint] for node in read)),
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         measured=_measured(model, experiment, store),
         summed=own is not None and own.ranker is not None and own.ranking is not None
@@ -106,6 +105,12 @@ def collections_read(models: Iterable[Step]) -> list[Step]:
     made = graph(models)
     trained = any(node.description.models == "training" for node in made)
     return [node for node in made if trained and node.function is ingest]
+
+
+def collection_name(data: Step, outcome: Outcome) -> str:
+    """What a collection is called: as tables have it, where it was measured."""
+    measured = (one.collection for one in outcome.systems if one.data.fingerprint == data.fingerprint)
+    return next(measured, name_of(data.inputs["source"]))
 
 
 def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Measures]:

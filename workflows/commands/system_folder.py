@@ -16,7 +16,7 @@ from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from workflows.commands import cards, model_folder
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
-from workflows.stages.results import Outcome, System, name_of
+from workflows.stages.results import Outcome, System
 from workflows.stages.systems import Stages, described, retriever_of, searched, weights_of
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
@@ -107,6 +107,8 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
             for row in rows
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
-        read=[name_of(node.inputs["source"]) for node in cards.collections_read(_models(steps))],
+        read=list(dict.fromkeys(
+            cards.collection_name(node, outcome) for node in cards.collections_read(_models(steps))
+        )),
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from components.yaml_files import read_based
 from workflows import ROOT
 from workflows.distributed import session
 from workflows.distributed.cluster import Cluster
-from workflows.program import CALLED_AS, SENT, located, program
+from workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
 from workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
@@ -23,8 +23,6 @@ CODE = ("workflows", "components", "configs", "cluster")
 are sent by mistake."""
 PROFILE = f"{SENT}/cluster.yaml"
 """The profile's place in the package."""
-BUILDS_ON = {"experiment", "models_from", "start_from"}
-"""Keys of recipes that name another experiment's file."""
 
 
 def pack(config: Path, cluster: Cluster, folder: Path) -> str:
@@ -57,8 +55,8 @@ def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> s
             name: {**compared, "file": packed(compared["file"])} if isinstance(compared, dict) else packed(compared)
             for name, compared in tree["experiments"].items()
         }
-    for key in BUILDS_ON & tree.keys():
-        if isinstance(tree[key], str):
+    for key in EXPERIMENT_KEYS:
+        if isinstance(tree.get(key), str):
             tree[key] = packed(tree[key])
     write(folder / place, tree)
     return str(place)

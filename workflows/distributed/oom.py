@@ -15,6 +15,9 @@ SIGNS = re.compile(
 )
 """What Python, NumPy, torch (on CPU and GPU), Java, Arrow, Linux and Ray write when memory runs out."""
 
+LENGTH = 200
+"""Characters of an error that are shown."""
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, or the text of a worker's error in it, is about memory."""
@@ -32,7 +35,9 @@ def advise(advice: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        summary = textwrap.shorten(lines[-1], 200, placeholder=" ...")
+        found = SIGNS.search(lines[-1])
+        begin = max(0, found.start() - LENGTH // 2) if found else 0  # a loss that failed has its name before that
+        summary = ("... " if begin else "") + textwrap.shorten(lines[-1][begin:], LENGTH, placeholder=" ...")
         raise RuntimeError(f"{summary}; to need less memory: {advice}") from error
 
 

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 
 from components.files import write_json
 from components.yaml_files import yaml_text
-from workflows import ROOT
-from workflows.program import CALLED_AS, SENT
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT
 from workflows.running.plan import plan_text
-from workflows.stages.experiments import CONFIG, FROM, Experiment
+from workflows.stages.experiments import CONFIG, FROM, Experiment, kept
 from workflows.stages.scale import SCALE
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
@@ -82,15 +79,8 @@ class RunFolder:
         config = yaml_text(self._config())
         (self.path / CONFIG).write_text(config)
         if self._experiment.file is not None:
-            (self.path / FROM).write_text(f"{self._kept(self._experiment.file.resolve())}\n")
+            (self.path / FROM).write_text(f"{kept(self._experiment.file, self.path)}\n")
         (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
-
-    def _kept(self, file: Path) -> Path:
-        """Where the config's file will be after the run, from the run's folder: a job's own folder is deleted when the
-        job ends, so the files that were sent with it are copied."""
-        if CALLED_AS in os.environ and (ROOT / SENT).is_dir():
-            shutil.copytree(ROOT / SENT, self.path / SENT, dirs_exist_ok=True)
-        return file.relative_to(ROOT) if file.is_relative_to(ROOT / SENT) else file
 
     def link(self) -> None:
         """Link to the finished artifacts, numbered in order."""

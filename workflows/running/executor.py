@@ -60,12 +60,12 @@ def execute(
             attempts.resume(out)
             files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
             with timing.timed("compute"):
-                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store)) or {}
+                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
                 _check_summary(node, summary)
             for name in UNTIL_DONE:
                 (out / name).unlink(missing_ok=True)
             remove_leftovers(out)  # files of workers that died while the step went on without them
-            return finish(_record(node, summary, files, started, cluster))
+            return finish(_record(node, summary or {}, files, started, cluster))
         except UserError as error:
             raise mistake(node, error) from None
         except Exception as error:
@@ -97,7 +97,7 @@ def _check_summary(node: Step, summary: Any) -> None:
         json.dumps(summary)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{node.function.__name__} returned what is no JSON: {error}") from None
-    if not isinstance(summary, dict):
+    if not isinstance(summary, dict | None):
         raise TypeError(f"{node.function.__name__} returned {type(summary).__name__}; accepted: a dictionary, or None")
 
 

@@ -21,6 +21,22 @@ class _Question:
     inputs: dict[str, Any]
 
 
+def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
+    """What is asked of steps, each thing once."""
+    found: dict[tuple[Any, str], _Question] = {}
+    for node in nodes:
+        if (refuses := node.description.refuses) is not None:
+            inputs = {name: node.inputs[name] for name in inspect.signature(refuses).parameters}
+            found.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
+    return found
+
+
+def asked_by_all(first: Iterable[Step], *others: Iterable[Step]) -> list[Step]:
+    """Of the first steps those of which the same is asked as of some of each of the others."""
+    asked = [_questions(nodes).keys() for nodes in others]
+    return [one.step for key, one in _questions(first).items() if all(key in keys for keys in asked)]
+
+
 class Refusals:
     """What steps refuse (`Description.refuses`), each thing asked once."""
 
@@ -28,11 +44,7 @@ class Refusals:
         nodes = list(nodes)
         self._store, self._lock = store, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
-        self._left: dict[tuple[Any, str], _Question] = {}
-        for node in nodes:
-            if (refuses := node.description.refuses) is not None:
-                inputs = {name: node.inputs[name] for name in inspect.signature(refuses).parameters}
-                self._left.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
+        self._left = _questions(nodes)
 
     def check(self) -> None:
         """UserError, as the step itself would raise it, where a step refuses its inputs. One that takes an artifact
@@ -42,13 +54,13 @@ class Refusals:
             if any(node.fingerprint in self._undone for node in artifacts):
                 continue
             del self._left[key]
-            self._store.fetch(artifacts)
             try:
+                self._store.fetch(artifacts)
                 asked.refuses(**resolve_inputs(asked.inputs, self._store))
             except UserError as error:
                 raise mistake(asked.step, error) from None
             except Exception:
-                continue  # such as a file that is gone: the step itself fails by it, and keeps the traceback
+                continue  # such as a file that cannot be had: the step itself fails by it, and keeps the traceback
 
     def after(self, node: Step) -> None:
         """The same when a step is done."""

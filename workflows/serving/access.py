@@ -73,7 +73,7 @@ class Gate:
 
     def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
         if self._loopback and not _asks_loopback(headers.get("host", "")):
-            return _problem(403, "this service answers to localhost and 127.0.0.1 alone")
+            return _problem(403, "this service answers to localhost and this machine's own loopback addresses alone")
         if self._token is not None and scope["path"] not in OPEN and not self._knows(headers):
             refused = _problem(401, "a token is needed: Authorization: Bearer TOKEN")
             refused.headers["www-authenticate"] = "Bearer"

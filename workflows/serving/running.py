@@ -36,7 +36,7 @@ def announced(
     about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": dict(of_search), "limits": dict(limits)}
     path = folder / FILE
     other = _read(path)
-    other = other if other is not None and other["identity"] == identity and _is_here(other) else None
+    other = other if other is not None and _answers(other, identity) else None
     if other is not None and other["systems"].items() >= of_search.items():
         yield False
         return
@@ -49,7 +49,7 @@ def announced(
         yield True
     finally:
         if _read(path) == about:
-            if other is not None and _is_here(other):
+            if other is not None and _answers(other, identity):
                 write_json(path, other)
             else:
                 path.unlink(missing_ok=True)
@@ -63,17 +63,26 @@ def asked(folder: Path, identity: str, role: str, query: str, k: int, *, system:
         return None
     try:
         name = system or about["systems"][role]
-        if about["identity"] != identity or not _is_here(about):
-            return None
         if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
             return None
-        if _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") != identity:
-            return None  # another program has the port now
+        if not _answers(about, identity):
+            return None
         question = {"queries": [query], "k": k, "system": name}
         documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
         return [Hit(**one) for one in documents]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
+
+
+def _answers(about: Mapping[str, Any], identity: str) -> bool:
+    """Whether a note's service is there, of an identity, and answers: its process may be another's by now, and so may
+    its port."""
+    if about["identity"] != identity or not _is_here(about):
+        return False
+    try:
+        return _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") == identity
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
 
 
 def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:

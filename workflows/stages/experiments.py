@@ -3,7 +3,9 @@
 import hashlib
 import importlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from components.sources.tables import KINDS, kind_of
 from components.systems.config import SYSTEM
 from components.yaml_files import read_based, read_yaml
 from workflows import ROOT
-from workflows.program import located, program
+from workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
 from workflows.stages import selection
 from workflows.stages.config import CollectionConfig, Default
 from workflows.stages.expected import KEY, Expected
@@ -137,6 +139,26 @@ def _origin(path: Path) -> Path:
     if path.name == CONFIG and note.is_file() and (origin := note.parent / note.read_text().strip()).is_file():
         return origin
     return path
+
+
+def kept(file: Path, folder: Path) -> Path:
+    """Where an experiment's file will be when a job's own folder is deleted, as seen from a folder that stays: what was
+    sent with the job is copied there. Elsewhere the file itself."""
+    file = file.resolve()
+    if CALLED_AS in os.environ and (ROOT / SENT).is_dir():
+        shutil.copytree(ROOT / SENT, folder / SENT, dirs_exist_ok=True)
+    return file.relative_to(ROOT) if file.is_relative_to(ROOT / SENT) else file
+
+
+def found_from(tree: dict[str, Any], path: Path, folder: Path) -> dict[str, Any]:
+    """The keys of the config in a file, for a file in another folder: the experiments that it builds on are found from
+    there too."""
+    named = {key: located(Path(tree[key]), _origin(path)) for key in EXPERIMENT_KEYS if isinstance(tree.get(key), str)}
+    return tree | {
+        key: str(kept(file, folder))
+        for key, file in named.items()
+        if not file.resolve().is_relative_to(ROOT / "configs")
+    }
 
 
 def _meant(path: Path, names: list[str]) -> str:

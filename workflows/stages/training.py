@@ -100,6 +100,8 @@ def train_model(
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         given = config.mine.given
+        if given == "scores" and look.measure != "loss":
+            given = "negatives"  # ranks need no teacher, which a dev split may lack
         asked = rankings(look.split) if rankings is not None and given is None else None
         mined = asked is not None or given is not None
         negatives = {"negatives": look.negatives} if mined else {"negatives": 0, "random": look.negatives}

@@ -119,9 +119,23 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
             f"mine: given: {config.given}: the collection's source gives none; accepted: null, or as `data.format` one "
             f"that does: {listing(GIVING)}"
         )
-    queries_of(data, [split], ["query_id"])
+    names = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
+        what = "negatives with scores" if config.given == "scores" else "negatives"
+        raise UserError(
+            f"mine: given: {config.given}: no query of {split!r} is given {what}; accepted: null, or others"
+        )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
         raise UserError(f"no query of the split {split!r} has a relevant document")
+
+
+def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
+    """Whether the source gives some of these queries candidates, with scores where they are wanted."""
+    for table in pieces(path, GIVEN):
+        own = pc.is_in(table["query_id"], value_set=queries)
+        if pc.any(pc.and_(own, pc.is_valid(table["teacher"])) if scored else own).as_py():
+            return True
+    return False
 
 
 @Description(part="groups and negatives", version=2, cost=_cost, refuses=_refuses)
@@ -133,7 +147,8 @@ def mine(
 
     Relevant documents, copies of them, and documents relevant to another query with the same text are never negatives.
     Each pass over the queries has its own order, and a query's draw depends on (seed, query, visit) alone. Queries with
-    fewer candidates than `negatives` get random documents instead, so that all groups have one size. From a ranking
+    fewer candidates than `negatives` get random documents instead, so that all groups have one size, but for those with
+    a teacher's scores, which are smaller then. From a ranking
     that `screen` wrote, only candidates that passed are drawn; random negatives are not screened. Where the config asks
     for answers, `ranking` is one that `answering` wrote. Where it asks for what the source gives, there is no ranking.
     Behind a closed `gate` there are no groups.
@@ -145,7 +160,9 @@ def mine(
     pool = _Pool(data, tokens, ranking, split, config)
     if not len(pool.queries):
         raise UserError(
-            f"no query of the split {split!r} has a relevant document" + (" and a ranking" if ranking else "")
+            f"no query of the split {split!r} has a relevant document"
+            + (" and a ranking" if ranking else "")
+            + (f" and what is asked for by given: {config.given}" if config.given is not None else "")
         )
     visits = -(-groups // len(pool.queries))
     order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
@@ -173,10 +190,10 @@ def mine(
 def _note(config: MineConfig, pool: "_Pool", missing: int, wanted: int) -> str:
     """Where groups are other than asked for."""
     if config.given == "scores":
-        which = "1 query has none and is" if pool.unscored == 1 else f"{pool.unscored:,} queries have none and are"
-        left_out = f"; {which} left out" if pool.unscored else ""
-        few = f"{missing:,} of {wanted:,} negatives are missing, as the source has too few with scores{left_out}."
-        return few if missing or left_out else ""
+        few = f"{missing:,} of {wanted:,} negatives are missing, as the source has too few with scores."
+        which = "1 query has" if pool.unscored == 1 else f"{pool.unscored:,} queries have"
+        left_out = f"{which} no negative with a score, and no part in it."
+        return " ".join([*([few] if missing else []), *([left_out] if pool.unscored else [])])
     few = f"{missing:,} of {wanted:,} negatives are random documents, as the"
     if config.given is not None:
         return f"{few} source gives too few." if missing else ""
@@ -282,8 +299,6 @@ class _Pool:
                 own = candidates.setdefault(query, {})
                 for at in range(start, end):
                     own.setdefault(documents[at], teacher[at] if teacher is not None else -float(len(own)))
-        if scored and not candidates:
-            raise UserError("mine: given: scores: the collection's source gives none; accepted: negatives, or null")
         if scored:
             self._teacher = {(query, document): s for query, own in candidates.items() for document, s in own.items()}
             for query, own in candidates.items():
@@ -299,7 +314,8 @@ class _Pool:
         return found
 
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
-        """One group as a row of the table, and how many negatives had to be random for want of candidates."""
+        """One group as a row of the table, and how many negatives it has too few candidates for: they are random, or
+        missing where a teacher's scores count."""
         query = self.queries[position]
         rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]

@@ -15,6 +15,7 @@ from components.evaluation.selection import standard_error
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.worker_group import shut_down
 from workflows.running.executor import execute
+from workflows.running.refusals import asked_by_all
 from workflows.running.runner import run_steps
 from workflows.running.tracking import Tracker
 from workflows.store import object_store
@@ -32,20 +33,16 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tra
     space = tuned.tuning.space
     corners = [{name: values.ends[end] for name, values in space.items()} for end in (0, -1)]
     try:
-        baseline, *others = [tuned.experiment(point) for point in ({}, *corners)]
-        graphs = [
-            {node.fingerprint for node in graph(_flat(tuned.measure_steps(experiment)))}
-            for experiment in (baseline, *others)
-        ]
+        wanted = [_flat(tuned.measure_steps(tuned.experiment(point))) for point in ({}, *corners)]
     except UserError:
         return  # the experiment does not accept two ends together; the first trial that needs a shared step runs it
-    shared = set.intersection(*graphs)
-    everything = pending(_flat(tuned.measure_steps(baseline)), store)
-    waiting = [node for node in everything if node.fingerprint in shared]
+    graphs = [graph(steps) for steps in wanted]
+    shared = set.intersection(*({node.fingerprint for node in nodes} for nodes in graphs))
+    waiting = [node for node in pending(wanted[0], store) if node.fingerprint in shared]
     if waiting:
-        steps = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
-        print(f"first what all trials have in common: {steps}", file=sys.stderr, flush=True)
-        own = [node for node in everything if node.fingerprint not in shared]
+        count = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
+        print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
+        own = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
         run_steps(waiting, store, cluster, tracker, later=own)
     shut_down()  # this driver's training workers, whose processors the trials need
 

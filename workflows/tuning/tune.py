@@ -19,6 +19,7 @@ from workflows.distributed.cluster import Cluster, read_cluster
 from workflows.distributed.nodes import check_nodes
 from workflows.distributed.session import ray_session
 from workflows.running.tracking import open_tracker
+from workflows.stages import experiments
 from workflows.stages.config import EvaluateConfig
 from workflows.store.dag import StepFailed
 from workflows.store.store import Store
@@ -148,7 +149,8 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store) -> Path:
     table.save()
     config = tuned.experiment(best.point).config.model_dump(mode="json")
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
-    path = report.write_best(table, config, tuned.path, results_split=results_split)
+    whole = experiments.found_from(config, tuned.path, table.best_config.parent)
+    path = report.write_best(table, whole, tuned.path, results_split=results_split)
     page = report.write_page(
         table, title=tuned.path.stem, source=tuned.path, config=config, results_split=results_split,
         log_keys={name for name, values in tuned.tuning.space.items() if values.loguniform},

@@ -9,6 +9,7 @@ from components.sources.recognition.files import Keys, by_split, first_object, h
 from components.sources.recognition.links import Table
 from components.sources.sentence_transformers import LABELS, NO_TEXT
 from components.sources.tables import kind_of
+from components.yaml_files import yaml_line
 
 ASKED, FOUND = ("anchor", "query", "question"), ("positive", "answer")
 """What sentence-transformers' data sets call queries and what is relevant to them."""
@@ -89,19 +90,19 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
     by_ids = any("positive_document_ids" in table.columns for table, _ in found)
     if len(kinds) != 1 or len(others) != by_ids:
         return None
-    if groups is None:
-        raise UserError(
-            f"several files of training data: {listing(names)}; accepted: names that tell their splits, such as "
-            f"train.jsonl and dev.jsonl, or a config that says `data: {{format: {kinds.pop()}, path: {folder}, groups: "
-            f"{{train: [{', '.join(names)}]}}}}`"
-        )
-    keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups}
+    keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups or {"train": names}}
     if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless it is told
         texts = [_texts(table) for table, _ in found]
         others_too = any([name for name in table.columns if name not in (*LABELS, *NO_TEXT)] != own
                          for (table, _), own in zip(found, texts, strict=True))  # fmt: skip
         keys |= {"columns": texts[0]} if others_too and all(own == texts[0] for own in texts) else {}
-    return {**keys, "corpus": others[0].name} if others else keys
+    keys |= {"corpus": others[0].name} if others else {}
+    if groups is None:
+        raise UserError(
+            f"several files of training data: {listing(names)}; accepted: names that tell their splits, such as "
+            f"train.jsonl and dev.jsonl, or a config that says `data: {yaml_line(keys)}`"
+        )
+    return keys
 
 
 def _texts(table: Table) -> list[str]:

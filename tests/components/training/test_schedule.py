@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from components.training.config import TrainConfig
 from components.training.gradients import share
 from components.training.schedule import learning_rate, visits_of_update
 from tests.support import toy
@@ -98,3 +99,21 @@ class TestNoam:
     def test_without_a_warm_up_it_begins_at_the_top(self) -> None:
         config = toy.train_config(updates=10, warmup=0.0, learning_rate=1.0, schedule="noam")
         assert [learning_rate(config, step) for step in (0, 3)] == pytest.approx([1.0, 0.5])
+
+
+def test_a_schedule_that_is_over_too_early_is_refused() -> None:
+    """The linear one is at 0 then; others go on."""
+    losses = [{"function": "components.losses.listwise.cross_entropy"}]
+    with pytest.raises(
+        ValueError, match="schedule_updates: 1 is less than this training's 2 updates, the last of which"
+    ):
+        TrainConfig(updates=2, schedule_updates=1, losses=losses)
+    assert TrainConfig(updates=2, schedule_updates=1, schedule="constant", losses=losses).schedule_updates == 1
+
+
+def test_a_training_that_would_look_at_none_of_its_weights_is_refused() -> None:
+    losses = [{"function": "components.losses.listwise.cross_entropy"}]
+    with pytest.raises(
+        ValueError, match="every: 3 is more than the 2 updates, so no trained weights would be looked at"
+    ):
+        TrainConfig(updates=2, validate_on_dev={"every": 3}, losses=losses)

@@ -43,7 +43,7 @@ def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
     assert re.fullmatch(rf"error: {named}: .* run .* --cluster .* --until 'data'", error(said))
     (copy.artifact("bm25 index") / "artifact.json").unlink()
     assert copy("run", "--until", "bm25 index", "--no-estimate") == 2
-    assert re.fullmatch(rf"error: bm25 index: {named}", error(said))
+    assert re.fullmatch(rf"error: bm25 index: {named}: repeat the command", error(said))
     assert copy("run", "--no-estimate") == 2  # nothing to run, but the report shows texts
     assert re.fullmatch(rf"error: {named}: .* --until 'data'", error(said))
 

@@ -19,7 +19,6 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package, session
 from workflows.distributed.cluster import Cluster
 from workflows.program import CALLED_AS
-from workflows.report import run_folder
 from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.store.code_version import code_version
@@ -106,7 +105,7 @@ def test_an_experiment_is_sent_whole(
         with monkeypatch.context() as patch:
             patch.chdir(folder)
             patch.setenv(CALLED_AS, "sparring")
-            for module in (experiments, program, run_folder):
+            for module in (experiments, program):
                 patch.setattr(module, "ROOT", folder)
             there = replace(experiments.read(Path(sent), [], tmp_path), run=run)
             RunFolder(there, Store(tmp_path / "store")).write_plan()
@@ -117,6 +116,34 @@ def test_an_experiment_is_sent_whole(
         assert fingerprints == [step.fingerprint for step in here.wanted]
         later = experiments.read(run, [], tmp_path)
         assert fingerprints == [step.fingerprint for step in later.wanted]
+
+
+@pytest.mark.parametrize("job", [True, False])
+def test_what_a_config_builds_on_is_found_from_another_folder(
+    beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: bool
+) -> None:
+    """As from that of the best trial, which outlives a job."""
+    tree = tiny.dpr(beir, encoder)
+    (tmp_path / "mine").mkdir()
+    tiny.write(tmp_path / "mine" / "start.yaml", tree | {"k": 7})
+    config, runs = tiny.write(tmp_path / "mine" / "on.yaml", tree | {"start_from": "start.yaml"}), tmp_path / "runs"
+    runs.mkdir()
+    here = [step.fingerprint for step in experiments.read(config, [], runs).wanted]
+    folder = tmp_path / "job"
+    if job:
+        folder.mkdir()
+        config = folder / job_package.pack_experiment(config, folder)
+        monkeypatch.setenv(CALLED_AS, "sparring")
+        for module in (experiments, program):
+            monkeypatch.setattr(module, "ROOT", folder)
+    whole = experiments.found_from(read_yaml(config), config, runs)
+    best = tiny.write(runs / "best.yaml", whole)
+    if job:
+        shutil.rmtree(folder)
+    assert [step.fingerprint for step in experiments.read(best, [], runs).wanted] == here
+    ours = {"start_from": "configs/demo.yaml"}
+    monkeypatch.undo()
+    assert experiments.found_from(ours, config, runs) == ours
 
 
 def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from components.config import UserError
 from tests.support import steps
 from workflows.distributed.cluster import Cluster
+from workflows.running.refusals import asked_by_all
 from workflows.running.runner import _chain_lengths, run_steps
 from workflows.store.dag import Step, StepFailed, graph, step
 from workflows.store.planner import pending
@@ -118,6 +119,16 @@ def test_what_a_later_step_refuses_is_found_too(store: Store) -> None:
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
         run_steps([given, other], store, Cluster(mode="inline"), later=[bad])
     assert not store.is_done(other)
+
+
+def test_what_is_asked_of_all_graphs() -> None:
+    given, *after = texts("given", "a", "b", "c")
+    same, as_well, less = (
+        step(name, steps.refuse, before=given, after=last, most=most)
+        for name, last, most in zip(("same", "as well", "less"), after, (4, 4, 5), strict=True)
+    )
+    assert asked_by_all([given, same], [as_well, less]) == [same]
+    assert asked_by_all([same], [as_well], [less]) == []
 
 
 def test_what_cannot_be_asked_fails_in_the_step(store: Store) -> None:

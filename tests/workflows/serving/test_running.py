@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from workflows.serving import running
 from workflows.serving.running import FILE, announced
+
+
+@pytest.fixture(autouse=True)
+def answering(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The services that answer, which all have the identity x."""
+    there = {"http://127.0.0.1:1", "http://127.0.0.1:2"}
+
+    def asked(url: str, *_: Any) -> dict[str, str]:
+        if url.removesuffix("/health") not in there:
+            raise ConnectionRefusedError
+        return {"identity": "x"}
+
+    monkeypatch.setattr(running, "_asked", asked)
+    return there
+
 
 LIMITS = {"k": 100, "query_characters": 4_000}
 
@@ -33,9 +52,13 @@ def test_one_that_answers_more_is_found_until_it_ends(tmp_path: Path) -> None:
     assert note(tmp_path) is None
 
 
-def test_what_a_killed_service_or_one_of_another_run_has_left_is_written_over(tmp_path: Path) -> None:
+def test_what_a_killed_service_or_one_of_another_run_has_left_is_written_over(
+    tmp_path: Path, answering: set[str]
+) -> None:
+    """Though another process has its number by now, as in a container that starts again."""
     left = {"url": "http://127.0.0.1:1", "pid": 2**22 + 1, "identity": "x", "systems": {"retriever": "a"}, "limits": {}}
-    for change in ({}, {"identity": "y", "pid": 1}, {"systems": []}):
+    here = os.getpid()
+    for change in ({}, {"identity": "y", "pid": 1}, {"systems": []}, {"url": "http://127.0.0.1:3", "pid": here}):
         (tmp_path / FILE).write_text(json.dumps({**left, **change}))
         with announced(tmp_path, "http://127.0.0.1:2", "x", {}, LIMITS):
             assert note(tmp_path)["url"] == "http://127.0.0.1:2"

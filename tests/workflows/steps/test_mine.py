@@ -394,7 +394,8 @@ def test_where_the_source_gives_too_few_it_is_said(drawn: Any, given: Any) -> No
     assert {row["query_id"]: len(row["doc_ids"]) for row in made} == {"q1": 3, "q4": 4}
     assert all(len(row["teacher"]) == len(row["doc_ids"]) == len(row["targets"]) for row in made)
     assert drawn.summary["note"] == (
-        "2 of 12 negatives are missing, as the source has too few with scores; 2 queries have none and are left out."
+        "2 of 12 negatives are missing, as the source has too few with scores. 2 queries have no negative with a "
+        "score, and no part in it."
     )
 
 
@@ -459,8 +460,10 @@ def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data:
         drawn(None, given="negatives")
     folder = given([offers(1, 5, 6), offers(2, 9, 10)])
     with pytest.raises(
-        UserError, match="given: scores: the collection's source gives none; accepted: negatives, or null"
+        UserError, match="given: scores: no query of 'train' is given negatives with scores; accepted: "
     ):
         drawn(None, data=folder, given="scores")
+    with pytest.raises(UserError, match="given: negatives: no query of 'dev' is given negatives; accepted: null"):
+        drawn(None, data=folder, given="negatives", split="dev")
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)
