@@ -27,7 +27,7 @@ os.environ["RAY_ADDRESS"] = cluster.address
 from tests.support import workers
 from workflows.__main__ import main
 from workflows.steps import lucene, search
-lucene.QUERIES_A_SHARD, search.QUERIES = 2, 2  # so that there is something for each node
+lucene.QUERIES_A_SHARD, search.ON_CPU = 2, search.ON_CPU._replace(queries=2)  # something for each node
 lucene._Retrieval, search._Searching = workers.UnhurriedRetrieval, workers.UnhurriedSearch
 sys.exit(main(sys.argv[1:]))
 """
