@@ -95,6 +95,14 @@ def application(
         """Requests, errors, latencies and batch sizes, for Prometheus."""
         return Response(answering.metrics.text(), media_type=FORMAT)
 
+    _tell_errors(app)
+    paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
+    return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)
+
+
+def _tell_errors(app: FastAPI) -> None:
+    """Answer what is wrong with a request, or with the service, in one sentence."""
+
     @app.exception_handler(UserError)
     async def mistaken(_: Request, error: UserError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 404 if isinstance(error, Unknown) else 422)
@@ -122,9 +130,6 @@ def application(
         where = f"{error.filename}: " if error.filename else ""
         detail = f"{where}{error.strerror or error}: what the service reads is gone; start it again"
         return JSONResponse({"detail": detail}, 500)
-
-    paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
-    return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)
 
 
 def _json(answer: Answer) -> Response:

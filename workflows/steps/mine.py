@@ -233,13 +233,13 @@ class _Pool:
         if self._ranked is not None:
             wanted = [row for row in wanted if row in self._ranked]
         self.by_answer = self._answering(wanted) if config.positives == "answering" else []
-        learnt = [row for row in wanted if row in self._positives]
+        self.queries = [row for row in wanted if row in self._positives]
+        self.unscored = 0
+        """With a teacher: judged queries of the source whose positives, or all of whose negatives, have no score."""
         if config.given == "scores":
-            learnt = [row for row in learnt if len(self._candidates(row)[0])]
-        self.queries = learnt
-        offered = [row for row in of_split if row in judged & self._offered]
-        self.unscored = len(offered) - len(learnt) if config.given == "scores" else 0
-        """Queries whose positives, or all of whose negatives, have no score."""
+            self.queries = [row for row in self.queries if len(self._candidates(row, self._taken(row))[0])]
+            offered = judged & self._offered
+            self.unscored = sum(row in offered for row in of_split) - len(self.queries)
 
     def _answering(self, queries: list[int]) -> list[int]:
         """Give queries without a relevant document the first that bears an answer; those that got one."""
@@ -287,8 +287,8 @@ class _Pool:
         path, scored = data / "given.parquet", self._config.given == "scores"
         candidates: dict[int, dict[int, float]] = {}
         for table in pieces(path, GIVEN):
-            self._offered |= set(rows_of(table["query_id"], self._query_ids, what=str(path)).tolist())
             if scored:
+                self._offered |= set(rows_of(table["query_id"], self._query_ids, what=str(path)).tolist())
                 table = table.filter(pc.is_valid(table["teacher"]))
             queries = rows_of(table["query_id"], self._query_ids, what=str(path)).tolist()
             lists = table["doc_ids"].combine_chunks()
@@ -324,7 +324,7 @@ class _Pool:
         missing = 0
         if self._ranked is not None:
             ranked = self._ranked[query]
-            documents, scores = self._candidates(query)
+            documents, scores = self._candidates(query, taken)
             own = ranked.scores[self._same[ranked.documents] == self._same[chosen[0]]]
             positive = float(own[0] if len(own) else ranked.scores[-1])
             further = {"visit": visit} if self._visit_counts else {}
@@ -346,14 +346,14 @@ class _Pool:
         relevant = self._positives[query]
         return set(self._same[np.union1d(relevant, self._no_negatives.get(query, relevant))].tolist())
 
-    def _candidates(self, query: int) -> tuple[np.ndarray, np.ndarray]:
-        """The documents that a query's negatives are drawn from, best first, and their scores."""
+    def _candidates(self, query: int, taken: set[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The documents that a query's negatives are drawn from, best first, and their scores; without taken texts."""
         assert self._ranked is not None
         ranked = self._ranked[query]
         keys = self._same[ranked.documents]
         free = np.zeros(len(keys), bool)
         free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
-        free &= ranked.passed & ~np.isin(keys, list(self._taken(query)))
+        free &= ranked.passed & ~np.isin(keys, list(taken))
         window = slice(self._config.skip, self._config.depth)
         return ranked.documents[free][window], ranked.scores[free][window]
 
