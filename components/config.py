@@ -3,7 +3,7 @@
 import os
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -138,10 +138,10 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
     except ValidationError as error:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.
-        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), mistakes[0])
-        place = without_classes(cls, first["loc"])
+        first = next((one for one in mistakes if one["type"] == "extra_forbidden"), _clearest(cls, mistakes))
+        place = without_kinds(cls, first["loc"])
         if first["type"] == "extra_forbidden":
-            place = (*without_classes(cls, first["loc"][:-1]), first["loc"][-1])  # a key may have any name
+            place = (*without_kinds(cls, first["loc"][:-1]), first["loc"][-1])  # a key may have any name
             accepted = fields_at(cls, first["loc"][:-1])
             below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, *below, _keys_below(cls))
@@ -149,8 +149,18 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         if first["type"] == "model_type":
             keys = fields_at(cls, first["loc"])
             first = {**first, "ctx": {"keys": f": {listing(keys[:SHOWN])}{', ...' * (len(keys) > SHOWN)}"}}
-        off = any(one["loc"][:-1] == first["loc"][:-1] and one["msg"] == "Input should be False" for one in mistakes)
-        raise UserError(f"{where}: {mistake(first, place, off=off)}") from None
+        also = [one for one in mistakes if one["loc"] != first["loc"] and without_kinds(cls, one["loc"]) == place]
+        raise UserError(f"{where}: {mistake(first, place, also=list(filter(None, map(_accepted, also))))}") from None
+
+
+def _clearest(cls: type[BaseModel], mistakes: list[Any]) -> Any:
+    """The first mistake; of a value that may be of several kinds, the one that it has as the kind which it is."""
+    place = without_kinds(cls, mistakes[0]["loc"])
+    for one in mistakes:
+        own = without_kinds(cls, one["loc"])
+        if own[: len(place)] == place and not (own == place and one["type"].endswith(("_type", "literal_error"))):
+            return one
+    return mistakes[0]
 
 
 def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> str:
@@ -169,9 +179,9 @@ def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> 
     return f"unknown key; accepted: {listing(accepted)}" + (f"; did you mean {meant}?" if near else "")
 
 
-def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = False) -> str:
-    """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got. `off` says that
-    false may stand there too."""
+def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, also: Sequence[str] = ()) -> str:
+    """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got. `also` is what
+    is accepted there beside."""
     kind, about = found["type"], found.get("ctx", {})
     if kind.startswith("union_tag"):
         place = (*place, about["discriminator"].strip("'"))
@@ -186,15 +196,21 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, off: bool = Fal
         got = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         got = "none" if kind == "too_short" and not value else got
         got = f"{len(value):,} characters" if kind == "string_too_long" else got
-        accepted = next((what for beginning, what in ACCEPTED.items() if kind.startswith(beginning)), None)
+        accepted = _accepted(found)
         if accepted is None:
             message = f"{found['msg']}, got {got}"
         else:
             form = f", such as [{got}]" if kind == "list_type" and isinstance(value, (int, float, str)) else ""
-            message = (
-                f"got {got}; accepted: {accepted.format(**{'keys': '', **about})}{form}{', or false' if off else ''}"
-            )
+            message = f"got {got}; accepted: {accepted}{form}{''.join(f', or {one}' for one in also)}"
     return f"{'.'.join(map(str, place))}: {message}" if place else message
+
+
+def _accepted(found: Mapping[str, Any]) -> str | None:
+    """What is accepted where pydantic has found a mistake; None where there are no words for it."""
+    if found["msg"] == "Input should be False":
+        return "false"
+    words = next((what for beginning, what in ACCEPTED.items() if found["type"].startswith(beginning)), None)
+    return words.format(**{"keys": "", **found.get("ctx", {})}) if words is not None else None
 
 
 ACCEPTED = {
@@ -223,11 +239,14 @@ ACCEPTED = {
 """What is accepted, by the beginning of pydantic's name of the mistake."""
 
 
-def without_classes(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A location as a config has it: without the classes and the validators that pydantic names where a key takes
-    several kinds."""
+KIND = re.compile(r"str|int|float|bool|constrained-\w+|(literal|list|dict|function-\w+)\[.*\]")
+"""A kind of value, or a validator, as pydantic names it in a location where a key takes several kinds."""
+
+
+def without_kinds(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A location as a config has it: without what pydantic names of the kinds that a key takes."""
     named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
-    return tuple(part for part in location if part not in named and not re.match(r"function-\w+\[", str(part)))
+    return tuple(part for part in location if part not in named and not KIND.fullmatch(str(part)))
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

@@ -98,6 +98,22 @@ def keyword_options(path: str) -> dict[str, Any]:
     return {argument.arg: _literal(default) for argument, default in pairs if default}
 
 
+def calls(path: str, method: str) -> bool:
+    """Whether the function at a dotted path, or one of its module that it uses, names a method."""
+    functions = _functions(path)
+    waiting, seen = [path.rpartition(".")[2]], set()
+    while waiting:
+        if (name := waiting.pop()) not in functions or name in seen:
+            continue
+        seen.add(name)
+        for node in ast.walk(functions[name]):
+            if isinstance(node, ast.Attribute) and node.attr == method:
+                return True
+            if isinstance(node, ast.Name):
+                waiting.append(node.id)
+    return False
+
+
 def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...] = ()) -> None:
     """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default or
     of those that it may take."""
@@ -113,6 +129,11 @@ def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...
 
 def _function(path: str) -> ast.FunctionDef:
     """The source of the function at a dotted path."""
+    return _functions(path)[path.rpartition(".")[2]]
+
+
+def _functions(path: str) -> dict[str, ast.FunctionDef]:
+    """The sources of the function at a dotted path and of all others of its module, by their names."""
     module, _, name = path.rpartition(".")
     if not module:
         raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as {_such_as(path)}")
@@ -126,7 +147,7 @@ def _function(path: str) -> ast.FunctionDef:
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
         raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
-    return functions[name]
+    return functions
 
 
 def _such_as(name: str) -> str:

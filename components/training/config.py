@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config, listing
+from components.functions import calls
 from components.training.terms import LossTerm, declared
 
 LOG = "metrics.jsonl"
@@ -132,8 +133,9 @@ class HardestConfig(Config):
     on Natural Questions."""
 
 
-def check_training(objective: str, config: TrainConfig, label: str) -> None:
-    """ValueError where an objective has no such view, or no such validation measure, as a training asks for."""
+def check_training(objective: str, config: TrainConfig, label: str, *, taught: bool = True) -> None:
+    """ValueError where an objective has no such view, or no such validation measure, as a training asks for, or where
+    a loss asks for a teacher's scores, which groups have that are `taught`."""
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes = declared(objective, "prefixes") or ()
     for term in config.losses:
@@ -144,6 +146,12 @@ def check_training(objective: str, config: TrainConfig, label: str) -> None:
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
                              f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
+        if not taught and term.over in ("group", "batch") and calls(term.function, "taught"):
+            raise ValueError(
+                f"{label}: losses: {term.function} needs a teacher's scores, which these groups do not have; accepted: "
+                "a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, where the collection's "
+                "source has scores, `given: scores`"
+            )
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:
         raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Discriminator, ValidationError
+from pydantic import Discriminator, Field, ValidationError
 
 from components.config import Config, UserError, fields_at, parse, unknown
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
@@ -39,6 +39,15 @@ class Whole(Config):
     more: list[Annotated[Flat | Deep, Discriminator("kind")]] = []
     maybe: Deep | None = None
     losses: list[LossTerm] = []
+
+
+class Several(Config):
+    """Keys that take several kinds."""
+
+    parts: dict[str, str | Annotated[list[str], Field(min_length=1)]] = {}
+    index: str | Flat = "flat"
+    limit: Annotated[int, Field(ge=1)] | Literal[False] = False
+    rows: Flat | Literal[False] = False
 
 
 def wrong(tree: dict[str, Any]) -> str:
@@ -90,6 +99,26 @@ def test_a_tree_becomes_a_frozen_config() -> None:
 )
 def test_a_mistake_is_one_line_with_the_key_and_what_is_accepted(tree: dict[str, Any], message: str) -> None:
     assert message in wrong(tree)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"parts": {"train": 5}}, "parts.train: got 5; accepted: text, or a list"),
+        ({"parts": {"train": [5]}}, "parts.train.0: got 5; accepted: text"),
+        ({"parts": {"train": []}}, "parts.train: got none; accepted: at least 1 of them, or text"),
+        ({"index": 5}, "index: got 5; accepted: text, or keys and values"),
+        ({"index": {"width": "wide"}}, "index.width: got 'wide'; accepted: a whole number"),
+        ({"limit": "none"}, "limit: got 'none'; accepted: a whole number, or false"),
+        ({"limit": -1}, "limit: got -1; accepted: 1 or more, or false"),
+        ({"rows": 5}, "rows: got 5; accepted: keys and values: kind, width, or false"),
+        ({"rows": {"depth": 5}}, "rows.depth: unknown key; accepted: kind, width; did you mean width?"),
+    ],
+)
+def test_a_key_that_takes_several_kinds_says_so(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(Several, tree, where="some.yaml")
+    assert str(caught.value) == f"some.yaml: {message}"
 
 
 def test_a_near_key_of_the_same_place_is_meant_before_one_of_another() -> None:

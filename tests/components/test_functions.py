@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.config import Config, UserError, parse
-from components.functions import FunctionRef, keyword_options
+from components.functions import FunctionRef, calls, keyword_options
 from components.training.terms import LossTerm
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -112,3 +112,17 @@ def test_checking_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_terms_name_says_what_it_looks_over() -> None:
     assert LossTerm(function=CROSS_ENTROPY, over="batch").name == "cross_entropy (batch)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "taught"),
+    [
+        ("listwise.cross_entropy", False),
+        ("listwise.kl", True),
+        ("adversarial.released", True),  # by a function of its module
+        ("irgan.discriminator", False),
+        ("irgan.generator", True),
+    ],
+)
+def test_a_loss_that_needs_a_teacher_is_told_by_its_source(loss: str, taught: bool) -> None:
+    assert calls(f"components.losses.{loss}", "taught") is taught

@@ -96,7 +96,8 @@ def train_model(
         objective, own = "diffcse_retriever", {**own, "difference": config.difference}
         if config.generator is not None:
             artifacts["generator"] = generator(f"{label} generator", collection, model, config.generator, seed[0])
-    check_training(objective, config.train, label)
+    taught = rows.function is not mine or config.mine.given == "scores"
+    check_training(objective, config.train, label, taught=taught)
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         given = config.mine.given
