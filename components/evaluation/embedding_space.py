@@ -18,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 COSINES, RATIOS = (-1.0, 1.0), (-1.0, 3.0)
 """Ranges of the histograms."""
 BINS = 80
+SAME_PLACE = 1e-6
+"""How far texts in one place lie apart at most: a coordinate's difference by rounding."""
 BLOCK = 256
 """Texts whose distances to all others are in memory at once."""
 
@@ -73,11 +75,14 @@ def histogram(values: Floats, span: tuple[float, float]) -> list[float]:
     return [round(float(share), 6) for share in counts / max(1, len(values))]
 
 
-def tsne_map(queries: Floats, documents: Floats, perplexity: float) -> dict[str, list[list[float]]]:
-    """t-SNE of queries and documents together (van der Maaten and Hinton, 2008): points within about 0 to 1."""
+def tsne_map(queries: Floats, documents: Floats, perplexity: float) -> dict[str, list[list[float]]] | None:
+    """t-SNE of queries and documents together (van der Maaten and Hinton, 2008): points within about 0 to 1. None where
+    they all lie in one place, as those of a retriever that has collapsed."""
     from sklearn.manifold import TSNE
 
     both = np.concatenate([queries, documents])
+    if np.ptp(both, axis=0).max() < SAME_PLACE:  # scikit-learn would divide by it, and end the process
+        return None
     tsne = TSNE(perplexity=min(perplexity, (len(both) - 1) / 3), init="pca", random_state=0)
     points = tsne.fit_transform(both.astype(np.float32))
     points = (points - points.min(0)) / max(1e-9, float(np.ptp(points, axis=0).max()))

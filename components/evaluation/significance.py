@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from components.evaluation.measures import by_measure
+from components.evaluation.similarity import CORRELATIONS
 from components.rng import keyed_rng
 
 THIS_TRAINING = "paired randomization over queries (this training)"
@@ -145,7 +146,8 @@ def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: i
     `system` and `baseline` have one per-query table for each seed, the same seeds in the same order. The test
     `THIS_TRAINING` is over each query's mean over the seeds, and its interval counts the queries alone. From two seeds
     on there is `THE_METHOD` too. If one system was measured on a sample of the other's queries, both are compared on
-    that sample. ValueError if the queries differ otherwise, or between the seeds of a system.
+    that sample. ValueError if the queries differ otherwise, as those of a correlation never may, or between the seeds
+    of a system.
 
     >>> table = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.5, 1.0]})
     >>> lower = pa.table({"query_id": ["q1", "q2"], "measure": ["RR", "RR"], "value": [0.0, 1.0]})
@@ -163,7 +165,7 @@ def compare_averages(
     """As `compare`, of weighted means over collections: a pair of systems' tables and a weight for each, and the
     measures that all have. A query may swap its two values by itself, whatever its collection; it counts as much as it
     does in the mean."""
-    measured = [_paired(layouts(system), layouts(baseline)) for system, baseline in pairs]
+    measured = [paired(layouts(system), layouts(baseline)) for system, baseline in pairs]
     comparisons = []
     for name in (name for name in measured[0] if all(name in other for other in measured)):
         both = [of[name] for of in measured]
@@ -181,21 +183,24 @@ def compare_averages(
     return comparisons
 
 
-def _paired(
+def paired(
     ours: dict[str, tuple[list[str], Layout]], theirs: dict[str, tuple[list[str], Layout]]
 ) -> dict[str, tuple[Layout, Layout]]:
-    """The values of two systems on the queries that both have, by measure."""
-    paired = {}
+    """The values of two systems on the queries that both have, by measure; ValueError where neither's queries are
+    among the other's, or a correlation's pairs differ."""
+    both = {}
     for name in (name for name in ours if name in theirs):
         (queries, a), (others, b) = ours[name], theirs[name]
         if queries != others:
-            both = set(queries) & set(others)
-            if len(both) < min(len(queries), len(others)):
+            common = set(queries) & set(others)
+            if len(common) < min(len(queries), len(others)):
                 raise ValueError(f"{name}: the systems to compare were measured on different queries")
-            a = a[:, [query in both for query in queries]]
-            b = b[:, [query in both for query in others]]
-        paired[name] = (a, b)
-    return paired
+            if name in CORRELATIONS:  # a mean of some pairs' values is no correlation of these
+                raise ValueError(f"{name}: the systems to compare were measured on different pairs")
+            a = a[:, [query in common for query in queries]]
+            b = b[:, [query in common for query in others]]
+        both[name] = (a, b)
+    return both
 
 
 def ends(found: Estimate) -> Json:

@@ -11,12 +11,13 @@ and their standard error is the infinitesimal jackknife's (Jaeckel, 1972), which
 pairs or more. So intervals and paired comparisons of systems are made as for any measure with a value a query.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator, Field
 
-from components.config import Config, UserError
+from components.config import Config, UserError, distinct
 from components.evaluation.embedding_space import COSINES, alignment, histogram, uniformity, unit_length
 
 Floats = npt.NDArray[np.float64]
@@ -24,10 +25,17 @@ Aggregation = Literal["all", "mean", "wmean"]
 Measure = Literal["Spearman", "Pearson"]
 
 
+DIGITS = 12
+"""How many digits of a correlation count: those behind change with the order that pairs are added up in, and would make
+equal systems differ."""
+EQUAL = 1e-10
+"""How near 1 the cosine of equal sentences is: their vectors differ by rounding in the encoder."""
+
+
 class SimilarityConfig(Config):
     """How similarities and ratings are compared."""
 
-    measures: list[Measure] = ["Spearman", "Pearson"]
+    measures: Annotated[list[Measure], AfterValidator(distinct)] = Field(["Spearman", "Pearson"], min_length=1)
     """Which correlations."""
     aggregation: Aggregation = "all"
     """For a set of several subsets: `all` is the correlation over all pairs together, `mean` the mean of the subsets'
@@ -105,7 +113,7 @@ def per_pair(measure: Measure, cosines: Floats, ratings: Floats, subsets: list[s
     correlate = CORRELATIONS[measure]
     if how == "all":
         one = correlate(cosines, ratings)
-        return one.value + one.influence
+        return (one.value + one.influence).round(DIGITS)
     names, of = np.unique(np.asarray(subsets), return_inverse=True)
     parts = [np.flatnonzero(of == number) for number in range(len(names))]
     found = [correlate(cosines[part], ratings[part]) for part in parts]
@@ -114,15 +122,21 @@ def per_pair(measure: Measure, cosines: Floats, ratings: Floats, subsets: list[s
     values = np.full(len(cosines), float(weights @ [one.value for one in found]))
     for part, one, weight in zip(parts, found, weights, strict=True):
         values[part] += weight * len(cosines) / len(part) * one.influence
-    return values
+    return values.round(DIGITS)
 
 
 def cosines(first: npt.NDArray, second: npt.NDArray) -> Floats:
-    """(n,) cosines of (n, d) vectors with (n, d) others, to 6 digits; 0 where one is zero.
+    """(n,) cosines of (n, d) vectors with (n, d) others; 1 where they are equal but for rounding (`equal_as_one`), 0
+    where one is zero."""
+    return equal_as_one((unit_length(first) * unit_length(second)).sum(1))
 
-    Further digits are those of rounding in the encoder: by them, pairs of equal sentences would be in random order.
+
+def equal_as_one(cosines: Floats) -> Floats:
+    """(n,) cosines, of which those of equal sentences are 1: by their last digits such pairs would be in random order.
+
+    No other is rounded: an encoder whose vectors lie close together orders its pairs by late digits.
     """
-    return (unit_length(first) * unit_length(second)).sum(1).round(6)
+    return np.where(np.abs(1 - cosines) < EQUAL, 1.0, cosines)
 
 
 def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: SimilarityConfig) -> dict[str, Any]:
@@ -150,7 +164,7 @@ def by_rating(cosines: Floats, ratings: Floats) -> list[dict[str, Any]]:
     >>> [(one["ratings"], one["pairs"]) for one in by_rating(np.zeros(4), np.array([0.0, 0.9, 4.0, 5.0]))]
     [('4 to 5', 2), ('0 to 1', 2)]
     """
-    groups = np.minimum(np.floor(ratings), np.ceil(ratings.max()) - 1).astype(int)
+    groups = np.minimum(np.floor(ratings), max(0, np.ceil(ratings.max()) - 1)).astype(int)
     return [
         {"ratings": f"{group} to {group + 1}", "pairs": int((groups == group).sum()),
          "mean": float(cosines[groups == group].mean()), "histogram": histogram(cosines[groups == group], COSINES)}

@@ -13,7 +13,7 @@ the mean of the folds' accuracies, which differs in the third digit at most wher
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,10 @@ class TransferConfig(Config):
 
     folds: int = Field(10, ge=2)
     """Of every cross-validation. Each fold has the classes' shares of the whole."""
-    inverse_penalties: list[float] = Field([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], min_length=1)
+    inverse_penalties: list[Annotated[float, Field(gt=0)]] = Field([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], min_length=1)
     """Among which scikit-learn's `C` is chosen: the inverse of the strength of the penalty on weights. The first of the
     best is taken; one alone needs no choice. SentEval's are made for vectors that are not of length 1."""
-    seed: int = 1111
+    seed: int = Field(1111, ge=0, lt=2**32)
     """Of the folds."""
 
 

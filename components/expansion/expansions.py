@@ -6,6 +6,7 @@ queries retrieves for expanded queries too.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -130,9 +131,10 @@ def read_expansions(path: Path, field: str, separator: str | None = None) -> Tex
         if isinstance(item, Bad):
             raise UserError(str(item))
         query, fields = item.value.get("_id"), item.value.get("expansions")
+        query = str(query) if type(query) is int else query
         if not isinstance(query, str) or not isinstance(fields, dict):
             shape = '{"_id": query, "expansions": {...}}'
-            raise UserError(f"{item.place}: expected {shape}, got the keys {listing(item.value)}")
+            raise UserError(f"{item.place}: expected {shape}, got {json.dumps(item.value, ensure_ascii=False):.80}")
         if field not in fields:
             raise UserError(f"{item.place}: there are no expansions {field!r}; accepted: {listing(fields)}")
         texts = fields[field]

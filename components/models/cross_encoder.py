@@ -88,8 +88,9 @@ class CrossEncoder(nn.Module):
         layers.check_length(backbone, whole, "pair_tokens")
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
+            others = "last, token, mean" if attention.is_decoder(about) else "cls, first, mean"
             raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
-                            "texts of a pair apart; accepted: cls, first, mean")  # fmt: skip
+                            f"texts of a pair apart; accepted: {others}")  # fmt: skip
         tokens = _token_ids(whole, tokenizer)
         if whole.template is not None and "template" not in own:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)

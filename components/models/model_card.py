@@ -151,7 +151,8 @@ def retriever_card(
         + ":", "",
         "```python", f"from transformers import {', '.join(sorted(['AutoTokenizer', encoder]))}", "",
         f'tokenizer, encoder = AutoTokenizer.from_pretrained("{tower}"), {encoder}.from_pretrained("{tower}")',
-        f'batch = tokenizer(["a question"], truncation=True, max_length={config.query_tokens}, padding=True, '
+        f"batch = tokenizer([{json.dumps(f'{config.query_prompt}a question', ensure_ascii=False)}], "
+        f'truncation=True, max_length={config.query_tokens}, padding=True, '
         'return_tensors="pt")',
         "hidden = encoder(**batch).last_hidden_state", f"vectors = {text}",
         *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None
@@ -197,7 +198,7 @@ def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: boo
         f'ranker = CrossEncoder("FOLDER"{trusted})  # scores are logits',
         'scores = ranker.predict([("a question", "A title and the text")])', "```", "",
         *(["The score is code in the folder, `maxsim.py`; `trust_remote_code=True` lets it run.", ""] if code else []),
-        *(["With transformers alone: `AutoModelForSequenceClassification.from_pretrained(\"FOLDER\")`.", ""]
+        *(["With transformers alone: `AutoModelForSequenceClassification.from_pretrained(\"FOLDER\", num_labels=1)`.", ""]
           if config.pooling == "cls" else []),
         *(_onnx(f'CrossEncoder("FOLDER", backend="onnx"{trusted})') if onnx else []),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from components.config import UserError, listing
 from components.data.tokenizers import MODEL_CONFIG
 from components.models import pretrained
-from components.models.configs import MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
+from components.models.configs import BASE, MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
 from components.models.maxsim import CODE, MODULE
 
 WEIGHTS = "model.safetensors"
@@ -121,7 +121,7 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         _refuse(source, "the ranker puts prompts before its texts", "a ranker without prompts")
     if [module.kind for module in modules] == ["Transformer"]:
         labels = pretrained.huggingface_config(source).num_labels
-        if labels != 1:
+        if labels != 1 and _json(source, BASE) is None:  # an adapter's base says nothing of the adapter's own head
             _refuse(source, f"the ranker gives {labels} scores", "one score")
         limit = _limit(source, modules[0].path, "sequence-classification")
         return Found({"shared": modules[0].path}, {}, {"pooling": "cls", "pair_tokens": limit})

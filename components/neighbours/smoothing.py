@@ -91,7 +91,7 @@ def evidence(
     count = truth.sum(-1, keepdim=True)
     truth_first = (~truth).long().argsort(dim=-1, stable=True)  # candidates, the ground truth before all others
     relevance = products.new_zeros(truth.shape)
-    for i in range(int(count.max())):
+    for i in range(int(count.max()) if len(count) else 0):
         similarity = reciprocal.similarity(products, weights, 1 + truth_first[:, i], elements, config)
         relevance = relevance + similarity.masked_fill(count <= i, 0)
     return relevance / count.clamp_min(1)

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.config import UserError
 from components.data.batches import Batch
+from components.data.examples import rated_pairs
 from components.data.groups import ids_of, rows_of
-from components.data.tables import EXAMPLES, read
 from components.data.token_store import TokenStore
-from components.evaluation.similarity import spearman
+from components.evaluation.similarity import DIGITS, equal_as_one, spearman
 from components.models.dual_encoder import DualEncoder
 from components.training.objective import Objective, Visit
 from components.training.terms import TermSum
@@ -48,9 +47,7 @@ class RatedPairs(Objective):
 
     def open(self, table: Path) -> None:
         """Open an examples table. UserError if its sentences are not rated pairs."""
-        examples = read(table, EXAMPLES)
-        if examples["score"].null_count or examples["second"].null_count:
-            raise UserError(f"{table}: these sentences are not pairs with a score; accepted: a set as for `similarity`")
+        examples = rated_pairs(table.parent, None)
         ids = ids_of(table.parent / "documents.parquet", "doc_id")
         self._pairs = np.stack([rows_of(examples[side], ids, what="examples") for side in ("first", "second")])
         self._ratings = examples["score"].to_numpy()
@@ -81,4 +78,5 @@ class RatedPairs(Objective):
 
     def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
         """`Spearman` over all pairs."""
-        return {"Spearman": spearman(np.asarray(values["cosine"]), np.asarray(values["rating"])).value}
+        found = spearman(equal_as_one(np.asarray(values["cosine"])), np.asarray(values["rating"]))
+        return {"Spearman": round(found.value, DIGITS)}

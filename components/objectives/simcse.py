@@ -23,7 +23,7 @@ from components.scores import Scores
 from components.training import objective
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import AugmentationConfig, ProjectorConfig
+from components.training.pretraining import AugmentationConfig, ProjectorConfig, not_one_encoder
 from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
 
@@ -70,10 +70,8 @@ class SimCSE(DocumentObjective):
         super().__init__(inputs)
         self._rated = rated
         self.model = DualEncoder.load(inputs.model)
-        for key, accepted in {"towers": "shared", "projection": None}.items():
-            if (value := getattr(self.model.config, key)) != accepted:
-                raise UserError(f"{key}: {value}: one encoder of sentences is trained, without a projection; accepted: "
-                                f"{accepted or 'null'}")  # fmt: skip
+        if wrong := not_one_encoder(self.model.config):
+            raise UserError(wrong)
         self.projector = Projector(self.model.width, (projector or ProjectorConfig(kind="tanh")).kind)
         self._limit = self.model.max_tokens("document")
         if augmentation is None and generator is not None:

@@ -34,7 +34,7 @@ def top_k(
     for block in _blocks(documents):
         ranks = np.arange(start, start + len(block)) if order is None else np.asarray(order[start : start + len(block)])
         start += len(block)
-        if not len(queries):
+        if not len(queries) or not k:
             continue
         # Of documents as near as the last, FAISS's counters keep those that come first: in the order of tie ranks.
         sorted_rows = np.argsort(ranks)
@@ -47,7 +47,7 @@ def top_k(
             distances, rows = faiss.knn_hamming(part, codes, count, variant="mc")
             found.append(topk.keys((dimensions - 2 * distances).astype(np.float32), ranks[rows]))
         best = topk.merge([best, np.concatenate(found)], k)
-    return best
+    return best if len(queries) else np.empty((0, min(k, start)), np.int64)
 
 
 def _blocks(documents: Sequence[npt.NDArray[np.uint8]]) -> Sequence[npt.NDArray[np.uint8]]:

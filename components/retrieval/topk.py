@@ -54,8 +54,8 @@ def top_k(
     import torch
 
     count = sum(len(shard) for shard in documents)
-    if not len(queries):
-        return np.empty((0, min(k, count)), np.int64)
+    if not len(queries) or not min(k, count):
+        return np.empty((len(queries), min(k, count)), np.int64)
     vectors = torch.from_numpy(np.array(queries, np.float32)).to(device)
     _finite(vectors, "queries")
     many = GPU_QUERY_BLOCK if vectors.is_cuda else QUERY_BLOCK

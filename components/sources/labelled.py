@@ -8,9 +8,9 @@ id of its own sentence, so that it can be left out of what it finds.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from components.sources import base
 from components.sources.records import (
@@ -99,6 +99,16 @@ class LabelledSource(base.Source):
                 yield record
 
 
+def _has_labels(source: base.Source) -> base.Source:
+    if not isinstance(source, LabelledSource):
+        raise ValueError(f"format {source.format!r} has no labelled sentences; accepted: senteval, tsv")
+    return source
+
+
+AnyLabelledSource = Annotated[base.AnySource, AfterValidator(_has_labels)]
+"""The type of a config field that holds a source of labelled sentences."""
+
+
 def labelled(
     name: str, sentences: tuple[str, ...], label: str, split: str, place: str, *, subset: str = ""
 ) -> Labelled | Bad:
@@ -113,7 +123,7 @@ def scored(
 ) -> Labelled | Bad:
     """A checked pair with its similarity."""
     try:
-        number = float(score)
+        number = math.nan if "_" in score else float(score)  # Python takes 1_0 for 10
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

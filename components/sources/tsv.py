@@ -78,6 +78,9 @@ def _rows(path: Path, split: str) -> Iterator[labelled.Labelled | Bad]:
                 yield Bad("wrong header", line.place, f"got the columns {listing(header)}; accepted: {accepted}")
                 return
             columns = found[0]
+            if twice := [column for column in columns if header.count(column) > 1]:
+                yield Bad("wrong header", line.place, f"{listing(twice)}: there twice; accepted: each column once")
+                return
         elif len(cells) != len(header):
             yield Bad("wrong columns", line.place, f"got {len(cells)}, expected {listing(header)} between tabs")
         else:

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from components.config import Config
+from components.models.configs import DualEncoderConfig
 
 
 class MaskConfig(Config):
@@ -207,3 +208,14 @@ class DifferenceConfig(EditConfig):
             raise ValueError(f"edits: {self.edits}: what is inserted was nothing before; accepted: [replace], or "
                              "`task: detection`")  # fmt: skip
         return self
+
+
+def not_one_encoder(retriever: DualEncoderConfig) -> str:
+    """What of a retriever an encoder of sentences does not have, in words; empty where it is one."""
+    for key, accepted in {"towers": "shared", "projection": None}.items():
+        if (got := getattr(retriever, key)) != accepted:
+            return (
+                f"{key}: {got}: one encoder of sentences is trained, without a projection; accepted: "
+                f"{accepted or 'null'}"
+            )
+    return ""

@@ -103,9 +103,11 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
         seen = scores(term)
         values = term.called(seen)
         shape = getattr(values, "shape", None)
-        if shape is None or len(shape) != 1:
+        queries = len(seen.student)
+        if shape is None or tuple(shape) != (queries,):
             got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
-            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,)")
+            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), here "
+                            f"({queries},)")  # fmt: skip
         if seen.student.requires_grad and not values.requires_grad:
             raise UserError(
                 f"{term.function} returned values without a gradient, from which nothing is learnt; accepted: values "

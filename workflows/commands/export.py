@@ -5,6 +5,7 @@ to search with it without this project."""
 import argparse
 import errno
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -139,7 +140,7 @@ class Export:
             system_folder.write(folder / FOLDER, config, deployed, stages, store, measured)
             for name, model in system_folder.models(config, stages).items():
                 cards.write(folder / FOLDER / name, model, self.experiment, store, self.command)
-            yield f'{to}/system ({deployed.name}): {program()} search {to}/system "QUERY"'
+            yield f'{to}/system ({deployed.name}): {program()} search {shlex.quote(f"{to}/system")} "QUERY"'
 
     def _retriever(self, folder: Path, deployed: Step | None = None) -> Iterator[str]:
         """The last retriever, which may be another than the deployed system's."""
@@ -187,7 +188,8 @@ class Export:
         yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
         trec.write_qrels(qrels, folder / "qrels.trec", outcome.split)
-        yield f"{to}/qrels.trec: {program()} evaluate {to}/rankings/NAME.trec {to}/qrels.trec"
+        place = shlex.quote(str(to))
+        yield f"{to}/qrels.trec: {program()} evaluate {place}/rankings/NAME.trec {place}/qrels.trec"
 
     def _index(self, folder: Path) -> Iterator[str]:
         """The run's FAISS index, where there is one."""

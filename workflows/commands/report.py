@@ -1,6 +1,7 @@
 """Write the report of a finished run, or of two side by side: one HTML file that needs no network."""
 
 import argparse
+from pathlib import Path
 
 from components.config import UserError
 from workflows.commands.opening import (
@@ -33,7 +34,7 @@ def call(arguments: argparse.Namespace) -> None:
         for run, path in zip(pair, arguments.pair, strict=True):
             if run.store.record(run.experiment.outcome.results) is None:
                 raise UserError(f"{path}: the run is not finished; finish it first: {program()} run {path}")
-        page = arguments.runs / f"{second.experiment.run.name}-against-{first.experiment.run.name}.html"
+        page = arguments.runs / f"{'-against-'.join(_names(second.experiment.run, first.experiment.run))}.html"
         check_output(page, ANOTHER_RUNS)
         write_comparison(page, first, second)
         print(page)
@@ -46,3 +47,9 @@ def call(arguments: argparse.Namespace) -> None:
     folder.link()
     folder.write_report(set(), anew=True)
     print(folder.page)
+
+
+def _names(*runs: Path) -> list[str]:
+    """What runs are called; those of one name, which are of different folders, with their folders' names."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else ["-".join(run.resolve().parts[-2:]) for run in runs]

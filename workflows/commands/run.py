@@ -47,10 +47,10 @@ def run_one(arguments: argparse.Namespace) -> None:
     """Run what is not done of an experiment, write the run's folder, and print the table."""
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
-    wanted = [labelled(experiment, arguments.until)] if arguments.until else experiment.wanted
+    wanted = [labelled(experiment, arguments.until)] if arguments.until is not None else experiment.wanted
     cluster = clusters.read_cluster(arguments.cluster)
     waiting = pending(
-        wanted, store, complete=bool(arguments.until)
+        wanted, store, complete=arguments.until is not None
     )  # asked for by name: what was dropped is made again
     check_places(arguments, experiment, store, waiting)
     if waiting:  # what cannot be done is refused before anything is written
@@ -68,7 +68,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         tracker.send_finished(graph(wanted), store)
         executed = run_steps(waiting, store, cluster, tracker, expected)
         folder.link()
-        if arguments.until:
+        if arguments.until is not None:
             print(f"{arguments.until}: {store.location(wanted[0])}")
             return
         metrics = folder.write_report(executed)

@@ -61,8 +61,8 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
     if arguments.system is not None and arguments.rank:
         raise UserError(
-            "--rank: has the last ranker reorder what the last retriever finds; accepted: without --system, or a "
-            "--system that ends in a ranker"
+            "--rank: has the last ranker reorder what the last retriever finds; accepted: without --system; a "
+            "--system that ends in a ranker is reordered by it, without --rank"
         )
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))

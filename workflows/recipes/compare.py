@@ -17,6 +17,7 @@ from workflows.stages import experiments
 from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from workflows.stages.sizes import tables
 from workflows.steps.pictures import along
+from workflows.steps.sentences import similarity, transfer
 from workflows.store.dag import relabelled, step
 
 
@@ -98,6 +99,7 @@ def build(config: Config) -> Outcome:
             else:
                 comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
     _check_seeds(systems, comparisons)
+    _check_sets(systems)
     parts = _parts(outcomes)
     results = relabelled(gathered(systems, comparisons + beside, parts=parts), labels_apart(outcomes))
     pictures = [replace(one, label=f"{name}: {one.label}") for name, of in outcomes.items() for one in tables(of)]
@@ -126,6 +128,18 @@ def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> N
         if one in seeds and other in seeds and not seeds[one] & seeds[other]:
             raise ValueError(f"experiments: {one} and {other} have no seed in common, and would not be compared; "
                              "accepted: `seeds` that they share")  # fmt: skip
+
+
+def _check_sets(systems: list[System]) -> None:
+    """ValueError where sets of labelled sentences with one name are of different data: ids tell no sentences apart."""
+    sets: dict[tuple[str, str], System] = {}
+    for system in systems:
+        if system.metrics.function not in (similarity, transfer):
+            continue
+        first = sets.setdefault((system.collection, system.split), system)
+        if first.data.fingerprint != system.data.fingerprint:
+            raise ValueError(f"experiments: {first.name} and {system.name} are measured on different data that both call "
+                             f"{system.collection!r}; accepted: the same data, or another name for one")  # fmt: skip
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from components.charts.difference_chart import Difference, svg
 from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
 from components.evaluation.result_table import by_collection
-from components.evaluation.significance import compare, corrected
+from components.evaluation.significance import compare, corrected, layouts, paired
 from workflows.report.differences import Differences, differences, text_of
 from workflows.report.finished import Json
 from workflows.report.page import drawing, write_page
@@ -35,7 +35,7 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
     shared = [place for place in two if place in one and _same(one[place], two[place], first, second)]
     both = [place for place in two if place in one and place not in shared]
     compared, failed = _compared(both, one, two, first, second)
-    results = _results(second.folder.metrics(), first.folder.metrics(), compared)
+    results = _results(second.folder.metrics(), compared)
     page = {
         "title": f"{second.name} against {first.name}", "first": first.name, "second": second.name,
         "results": results, "failed": failed, "only": _only(one, two, first, second),
@@ -62,8 +62,9 @@ def _compared(
     places: Sequence[Place], one: Seeds, two: Seeds,
     first: Run, second: Run,
 ) -> tuple[list[Json], list[Json]]:  # fmt: skip
-    """A comparison a measure and test of each system that both runs have, by the seeds that both have; and those that
-    cannot be compared, with why. Runs without a seed in common are compared by their means over their seeds."""
+    """A comparison a measure and test of each system that both runs have, by the seeds and the queries that both have,
+    with their means `before` and `after`; and those that cannot be compared, with why. Runs without a seed in common
+    are compared by their means over their seeds."""
     entries, failed = [], []
     for place in places:
         about = dict(zip(("system", "collection", "split"), place, strict=True))
@@ -75,11 +76,14 @@ def _compared(
         if not seeds:
             before, after = [_mean(before)], [_mean(after)]
         try:
-            told = compare(after, before, seed=0)
+            told, both = compare(after, before, seed=0), paired(layouts(after), layouts(before))
         except ValueError as error:
             failed.append({**about, "why": str(error)})
             continue
-        entries += [{**about, "baseline": place[0], "seeds": seeds, **entry} for entry in told]
+        for entry in told:
+            new, old = (float(values.mean()) for values in both[entry["measure"]])
+            means = {"before": old, "after": new}
+            entries.append({**about, "baseline": place[0], "seeds": seeds, **entry, **means})
     return corrected(entries), failed
 
 
@@ -100,19 +104,14 @@ def _mean(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.table(columns, schema=PER_QUERY)
 
 
-def _results(after: Json, before: Json, compared: list[Json]) -> list[Json]:
+def _results(after: Json, compared: list[Json]) -> list[Json]:
     """For each collection of the second run: a line a system of both, with what each run has and how they differ, and
     a picture of the differences of each measure."""
-    old = {(one["system"], one["collection"], one["split"], one["measure"]): one["value"] for one in before["means"]}
     made = []
     for result in by_collection({**after, "comparisons": compared}):
-        place = result["collection"], result["split"]
-        names = list(result["measures"])
-        new = {entry["system"]: dict(zip(names, entry["cells"], strict=True)) for entry in result["systems"]}
         lines = [
             {"system": entry["system"], "seeds": entry["seeds"],
-             "cells": [{**one, "before": old.get((entry["system"], *place, one["name"])),
-                        "after": cell.mean if (cell := new[entry["system"]].get(one["name"])) else None}
+             "cells": [{**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
                        for one in entry["measures"]]}
             for entry in result["comparisons"]
         ]  # fmt: skip
@@ -120,8 +119,8 @@ def _results(after: Json, before: Json, compared: list[Json]) -> list[Json]:
             continue
         shown = [measure["name"] for measure in lines[0]["cells"]]
         made.append({
-            **{key: result[key] for key in ("collection", "split", "queries", "about_tests")}, "measures": shown,
-            "lines": lines,
+            **{key: result[key] for key in ("collection", "split", "about_tests")}, "measures": shown,
+            "queries": max(cell["queries"] for line in lines for cell in line["cells"]), "lines": lines,
             "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
         })  # fmt: skip
     return made

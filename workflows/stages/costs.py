@@ -11,7 +11,7 @@ from workflows.steps.lucene import lucene_feedback, lucene_search
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import add_prior, fit_prior
 from workflows.steps.score import rerank
-from workflows.steps.search import search
+from workflows.steps.search import candidates, search
 from workflows.steps.smaller import rescore
 from workflows.store.dag import Step
 
@@ -26,6 +26,7 @@ FOR_QUERIES = (
     lucene_feedback,
     encode_queries,
     search,
+    candidates,
     rescore,
     rerank_by_neighbours,
     fuse,
@@ -59,7 +60,9 @@ def cost_of(system: System) -> Cost:
     steps = list({node.fingerprint: node for node in _for_queries(system.ranking)}.values())
     reranked = [node for node in steps if node.function in (rerank, rerank_by_neighbours)]
     last = [node for node in steps if node.function is add_prior]
-    searched = [node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function is search]
+    searched = [
+        node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function in (search, candidates)
+    ]
     lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]
     return Cost(
         system.name, tuple({node.fingerprint: node for node in [*lexical, *searched]}.values()),

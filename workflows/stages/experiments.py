@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from components import modules
-from components.config import UserError, listing, parse
+from components.config import Config, UserError, listing, parse
 from components.sources.tables import KINDS, kind_of
 from components.systems.config import SYSTEM
 from components.yaml_files import read_based, read_yaml
@@ -293,4 +293,6 @@ def _recipe(name: Any, path: Path) -> ModuleType:
     lacking = [part for part in ("Config", "build") if not hasattr(module, part)]
     if lacking:
         raise UserError(f"{path}: recipe: the module {name!r} has no {listing(lacking)}; a recipe has Config and build")
+    if not (isinstance(module.Config, type) and issubclass(module.Config, Config)):
+        raise UserError(f"{path}: recipe: {name}.Config is no config; accepted: a class of components.config.Config")
     return module

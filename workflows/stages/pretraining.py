@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from components.config import Config, listing
-from components.models.configs import MaskedLanguageModelConfig
-from components.sources.base import AnySource
+from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
+from components.sources.labelled import AnyLabelledSource
 from components.training.config import TrainConfig, check_training
 from components.training.pretraining import (
     AugmentationConfig,
@@ -16,6 +16,7 @@ from components.training.pretraining import (
     DifferenceConfig,
     ProjectorConfig,
     SpanConfig,
+    not_one_encoder,
 )
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
@@ -55,9 +56,10 @@ class PretrainingPhase(Config):
     """Null where no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
     """The masked language model whose head predicts tokens. Null for a new head."""
-    rated: AnySource | None = None
+    rated: AnyLabelledSource | None = None
     """Rated pairs, such as STS-B's development split: `train.validate_on_dev: {measure: Spearman}` measures the
-    correlation on them, and keeps the best checkpoint. Every split that the source reads counts. Null for none."""
+    correlation on them, and keeps the best checkpoint. Null for none. Of a source with several splits its `splits` say
+    which one counts, that of `validate_on_dev.split`."""
     seed: int | None = None
     """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
     not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
@@ -67,7 +69,7 @@ class PretrainingPhase(Config):
     def _fits_the_objective(self) -> Self:
         keys = OPTIONS[self.objective]
         for key in sorted(self.model_fields_set - {"objective", "seed", "train", *keys}):
-            if getattr(self, key) is not None:
+            if getattr(self, key) not in (None, type(self).model_fields[key].get_default()):  # a run's config has all
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         differing = self.difference or DifferenceConfig()
         asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
@@ -75,6 +77,19 @@ class PretrainingPhase(Config):
         look = self.train.validate_on_dev
         if (self.rated is not None) != (look is not None and look.measure == "Spearman"):
             raise ValueError("rated: `train.validate_on_dev: {measure: Spearman}` and rated pairs want each other")
+        if self.rated is not None and look is not None:
+            splits = getattr(self.rated, "splits", None)
+            if splits is not None and list(splits) != [look.split]:
+                raise ValueError(f"rated.splits: {listing(splits)}; accepted: [{look.split}], or another split in "
+                                 "train.validate_on_dev.split")  # fmt: skip
+        return self
+
+    @model_validator(mode="after")
+    def _has_others_in_a_batch(self) -> Self:
+        part = self.train.batch // self.train.accumulate
+        if part < 2 and any(term.over == "batch" for term in self.train.losses):
+            raise ValueError(f"train.batch: {self.train.batch}, of which {part} at once: a text is told from the others "
+                             "of its batch, and there are none; accepted: 2 or more at once")  # fmt: skip
         return self
 
 
@@ -89,11 +104,15 @@ def pretrained(
 ) -> list[Model]:
     """The retriever after each phase of pre-training on the collection's documents."""
     models = [begun]
+    reads = begun.step.inputs["config"]
     whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
-    if whole and getattr(begun.step.inputs["config"], "adapter", None) is not None:
+    if whole and getattr(reads, "adapter", None) is not None:
         raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
-    if whole and getattr(begun.step.inputs["config"], "towers", None) == "separate":
+    if whole and getattr(reads, "towers", None) == "separate":
         raise ValueError(f"towers: separate: {whole[0]} makes one encoder for both sides; accepted: shared")
+    sentences = any(one.objective in ("simcse", "diffcse") for one in phases)
+    if sentences and isinstance(reads, DualEncoderConfig) and (wrong := not_one_encoder(reads)):
+        raise ValueError(wrong)
     for i, asked in enumerate(phases):
         name, writes = "pre-training", "generator"
         if len(phases) > 1:

@@ -13,7 +13,7 @@ from workflows.steps.fit_fusion import fit_fusion
 from workflows.steps.fuse import fuse
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import SearchConfig, faiss_index, search
+from workflows.steps.search import SearchConfig, candidates, faiss_index, search
 from workflows.steps.smaller import rescore, smaller_vectors
 from workflows.store.dag import Step, step
 
@@ -102,12 +102,11 @@ class Retrieval:
 
     def found(self, split: str) -> Step:
         """What the search finds for a split's queries: the ranking, or candidates for it."""
-        what = "ranking" if self.search.rescore is None else "candidates"
-        return step(
-            f"{self._name} {what} ({split})", search, data=self.data, vectors=self.searched,
-            queries=self.queries(split), index=self.index, k=self.k * (self.search.rescore or 1),
-            config=self.search.of_candidates(),
-        )  # fmt: skip
+        inputs = {"data": self.data, "vectors": self.searched, "queries": self.queries(split), "index": self.index,
+                  "k": self.k, "config": self.search.of_candidates()}  # fmt: skip
+        if self.search.rescore is None:
+            return step(f"{self._name} ranking ({split})", search, **inputs)
+        return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
 
     def ranking(self, split: str) -> Step:
         """The ranking of a split's queries."""

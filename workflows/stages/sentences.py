@@ -16,8 +16,7 @@ from components.evaluation.averages import AVERAGE
 from components.evaluation.measures import canonical, cutoff, needs_answers
 from components.evaluation.similarity import SimilarityConfig
 from components.evaluation.transfer import TransferConfig
-from components.sources.base import AnySource
-from components.sources.labelled import ALL, LabelledSource
+from components.sources.labelled import ALL, AnyLabelledSource
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, EvaluateConfig
 from workflows.stages.results import Outcome, Results, gathered
@@ -36,16 +35,9 @@ COPIES = 10
 class LabelledSet(Config):
     """A set of labelled sentences."""
 
-    data: AnySource
+    data: AnyLabelledSource
     averaged: bool = True
     """Whether the set counts in the average. A development set does not."""
-
-    @field_validator("data")
-    @classmethod
-    def _has_labels(cls, source: AnySource) -> AnySource:
-        if not isinstance(source, LabelledSource):
-            raise ValueError(f"format {source.format!r} has no labelled sentences; accepted: senteval, tsv")
-        return source
 
 
 class RatedPairs(LabelledSet):

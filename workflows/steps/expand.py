@@ -135,7 +135,7 @@ def _chosen_cost(site: Any, *, data: Sizes, choices: Ranking, split: str) -> Cos
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
-    """Write the expansions that a file has of the splits' queries."""
+    """Write the expansions that a file has of the splits' queries. The summary's note says how many have none."""
     path = locate(config.path)
     texts = expansions.read_expansions(path, config.field, config.separator).by_query
     queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
@@ -143,7 +143,9 @@ def expand_from_file(
     if queries and not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
-    return {**summary, "not_expanded": len(queries) - summary["queries"]}
+    without = len(queries) - summary["queries"]
+    said = f"The file has no expansion of {without:,} of the {len(queries):,} queries, which are as they were asked."
+    return {**summary, "not_expanded": without, **({"note": said} if without else {})}
 
 
 @Description(part="expansions", cost=_relevance_cost)

@@ -247,6 +247,20 @@ def search(
     return {"queries": len(query_ids), **counts(ranking), **json.loads(about.read_text())}
 
 
+def _candidates_cost(site: Any, *, data: Sizes, k: int, times: int, **inputs: Any) -> Cost:
+    return _cost(site, data=data, k=min(k * times, data.documents), **inputs)
+
+
+@Description(part="search", cost=_candidates_cost, refuses=_refuses)
+def candidates(
+    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, times: int, config: SearchConfig,
+    index: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`search` for so many times as many documents as are wanted, or all, of which `rescore` keeps the best `k`."""
+    most = min(k * times, check_k(k, data))
+    return search(out, cluster, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
+
+
 def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
     """Write what the workers read: each document's place in the order of ids, and the sample. The ids in order."""
     doc_ids = ids_of(data / "documents.parquet", "doc_id")

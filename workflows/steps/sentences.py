@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError, listing
+from components.data.examples import labelled_sentences, rated_pairs, splits_of
 from components.data.groups import ids_of, rows_of
-from components.data.tables import DEV, EXAMPLES, read, write
+from components.data.tables import DEV, write
 from components.data.vectors import DocumentVectors
 from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
 from components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
@@ -44,23 +44,21 @@ def _transfer_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str | Non
 
 def _refuses_pairs(data: Path, split: str) -> None:
     """A split without rated pairs."""
-    if _of_split(data, split, "score")["second"].null_count:
-        raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
+    rated_pairs(data, split)
 
 
 def _refuses_labels(data: Path, split: str | None) -> None:
     """A split without labelled sentences."""
-    _of_split(data, split, "label")
+    labelled_sentences(data, split)
 
 
-@Description(part="evaluation", shows=(SIMILARITY,), cost=_similarity_cost, refuses=_refuses_pairs)
+@Description(part="evaluation", version=2, shows=(SIMILARITY,), cost=_similarity_cost, refuses=_refuses_pairs)
 def similarity(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
     """Write `per_query.parquet`, for each pair of the split a value whose mean is the correlation of cosines and
     ratings, and `similarity.json`. `vectors` are the sentences'."""
-    _refuses_pairs(data, split)
-    examples = _of_split(data, split, "score")
+    examples = rated_pairs(data, split)
     first, second = _vectors(examples, data, vectors)
     assert second is not None
     ratings, subsets = examples["score"].to_numpy(), examples["subset"].to_pylist()
@@ -82,30 +80,17 @@ def transfer(
     examples are cross-validated. `vectors` are the sentences'.
     """
     if split is None:
-        measured = _of_split(data, None, "label")
+        measured = labelled_sentences(data, None)
         made = cross_validated(*_classes(measured, data, vectors), config)
     else:
-        measured = _of_split(data, split, "label")
-        train = _classes(_of_split(data, "train", "label"), data, vectors)
-        there = pc.unique(read(data / "examples.parquet", EXAMPLES)["split"]).to_pylist()
-        dev = _classes(_of_split(data, DEV, "label"), data, vectors) if DEV in there and split != DEV else None
+        measured = labelled_sentences(data, split)
+        train = _classes(labelled_sentences(data, "train"), data, vectors)
+        chosen_on = DEV if DEV in splits_of(data) and split != DEV else None
+        dev = None if chosen_on is None else _classes(labelled_sentences(data, chosen_on), data, vectors)
         made = on_given_splits(train, dev, _classes(measured, data, vectors), config)
     accuracy = _write(out, measured, {"accuracy": made.right})
     return {"measures": accuracy, "dev_accuracy": made.dev, "inverse_penalties": made.chosen,
             "examples": len(measured), "classes": len(pc.unique(measured["label"]))}  # fmt: skip
-
-
-def _of_split(data: Path, split: str | None, wanted: str) -> pa.Table:
-    """The examples of a split, of all splits for None; UserError where there are none, or they have no `wanted`."""
-    examples = read(data / "examples.parquet", EXAMPLES).combine_chunks()
-    own = examples if split is None else examples.filter(pc.equal(examples["split"], split))
-    if not len(own):
-        there = listing(sorted(pc.unique(examples["split"]).to_pylist()))
-        raise UserError(f"split {split!r} has no labelled sentences; there are the splits {there}")
-    if own[wanted].null_count:
-        has, section = ("labels", "transfer") if wanted == "score" else ("scores", "similarity")
-        raise UserError(f"the sentences have {has}, not {wanted}s; accepted: in the section `{section}`")
-    return own
 
 
 def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray | None]:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from components.compute.processor import configure_process
-from components.config import Config, UserError
+from components.config import Config, UserError, listing
+from components.data.examples import rated_pairs, splits_of
 from components.models.shape import predicted_at_once
 from components.rng import keyed_int
 from components.timing import timed
@@ -122,8 +123,19 @@ def _task(
     )  # fmt: skip
 
 
+def _refuses(dev: Path | None, config: TrainConfig) -> None:
+    """Sentences that a validation by ratings cannot be of."""
+    look = config.validate_on_dev
+    if dev is None or look is None or look.measure != "Spearman":
+        return
+    if len(splits := splits_of(dev)) > 1:
+        raise UserError(f"rated: pairs of the splits {listing(splits)}; accepted: one, `rated.splits: [{look.split}]`")
+    rated_pairs(dev, splits[0])
+
+
 @Description(
     part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,), cost=_cost,
+    refuses=_refuses,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(
@@ -137,6 +149,7 @@ def train(
     The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
+    _refuses(dev, config)
     cluster = cluster.for_batch(config.batch // config.accumulate)
     workers = cluster.train.workers or 1
     if wrong := _undivided(config, workers):

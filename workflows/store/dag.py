@@ -145,8 +145,8 @@ _made: ContextVar[Iterator[int] | None] = ContextVar("made", default=None)
 
 
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
-    """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all;
-    TypeError for one without a stable form; ValueError for too many steps where they are `counted`.
+    """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all, and
+    for one without a stable form; ValueError for too many steps where they are `counted`.
 
     `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
     several, as `train` does.
@@ -160,10 +160,14 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         raise UserError(_misfit(label, function, inputs)) from None
     bound.apply_defaults()  # defaults are identity too: another default gives other results
     inputs |= {name: value for name, value in bound.kwargs.items() if name not in inputs}
+    try:
+        forms = canonical(inputs)
+    except TypeError as error:
+        raise UserError(f"{_bound_by(label)}: {error}") from None
     identity = {
         "function": f"{function.__module__}.{function.__qualname__}",
         "version": description(function).version,
-        "inputs": canonical(inputs),
+        "inputs": forms,
     }
     code = foreign_code(function, inputs)
     if code:
@@ -180,13 +184,19 @@ def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
     missing = [name for name, one in takes.items() if one.default is one.empty and name not in inputs]
     unknown = [name for name in inputs if name not in takes and len(takes) == len(parameters) - 2]
     wrong = [f"{what}: {listing(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
-    where, first = inspect.stack()[2], [one.name for one in list(parameters)[:2]]
-    beginning = f"{where.filename}, line {where.lineno}: the step {label!r}: {function.__name__} takes"
+    first = [one.name for one in list(parameters)[:2]]
+    beginning = f"{_bound_by(label)}: {function.__name__} takes"
     if len(first) < 2 or set(first) & inputs.keys():
         return (
             f"{beginning} {listing(first)} first; accepted: `out` and `cluster`, which a run gives, before its inputs"
         )
     return f"{beginning} {listing(takes)}; {'; '.join(wrong)}"
+
+
+def _bound_by(label: str) -> str:
+    """A step, and the line of the recipe that bound it."""
+    where = next(frame for frame in inspect.stack() if frame.filename != __file__)
+    return f"{where.filename}, line {where.lineno}: the step {label!r}"
 
 
 def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:
@@ -229,7 +239,8 @@ def canonical(value: Any) -> Any:
         return {_text_key(key): canonical(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
-    raise TypeError(f"an input of type {type(value).__name__} has no stable form to identify it by: {value!r}")
+    raise TypeError(f"an input of type {type(value).__name__} has no stable form to identify it by: {value!r}; "
+                    "accepted: steps, configs, texts, numbers, null, and lists and mappings of them")  # fmt: skip
 
 
 def _text_key(key: Any) -> str:
