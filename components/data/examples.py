@@ -1,0 +1,45 @@
+"""The labelled sentences of a collection, checked for what is measured by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from components.config import UserError, listing
+from components.data.tables import EXAMPLES, read
+
+FILE = "examples.parquet"
+
+
+def splits_of(data: Path) -> list[str]:
+    """The splits that labelled sentences are of."""
+    return sorted(pc.unique(read(data / FILE, EXAMPLES)["split"]).to_pylist())
+
+
+def labelled_sentences(data: Path, split: str | None, wanted: str = "label") -> pa.Table:
+    """The sentences, or pairs, of a split, or of all for None, with what is `wanted` of them: a `label` or a `score`.
+    UserError where there are none, or they do not have it."""
+    examples = read(data / FILE, EXAMPLES).combine_chunks()
+    own = examples if split is None else examples.filter(pc.equal(examples["split"], split))
+    if not len(own):
+        raise UserError(f"split {split!r} has no labelled sentences; there are the splits {listing(splits_of(data))}")
+    if own[wanted].null_count:
+        has, section = ("labels", "transfer") if wanted == "score" else ("scores", "similarity")
+        raise UserError(f"the sentences have {has}, not {wanted}s; accepted: in the section `{section}`")
+    return own
+
+
+def rated_pairs(data: Path, split: str | None) -> pa.Table:
+    """The pairs of a split, or of all for None, with people's ratings. UserError where there are single sentences, or
+    all pairs are rated alike, which says nothing of any order."""
+    pairs = labelled_sentences(data, split, "score")
+    if pairs["second"].null_count:
+        raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
+    if len(pc.unique(pairs["score"])) < 2:
+        whole = f"split {split!r} has {len(pairs):,} pairs" if len(pairs) > 1 else f"split {split!r} has 1 pair"
+        raise UserError(
+            f"{whole}, rated {pairs['score'][0].as_py():g}; accepted: two or more pairs of different ratings"
+        )
+    return pairs
