@@ -38,8 +38,6 @@ def rated_pairs(data: Path, split: str | None) -> pa.Table:
     if pairs["second"].null_count:
         raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")
     if len(pc.unique(pairs["score"])) < 2:
-        whole = f"split {split!r} has {len(pairs):,} pairs" if len(pairs) > 1 else f"split {split!r} has 1 pair"
-        raise UserError(
-            f"{whole}, rated {pairs['score'][0].as_py():g}; accepted: two or more pairs of different ratings"
-        )
+        count, rating = f"{len(pairs):,} pairs" if len(pairs) > 1 else "1 pair", f"{pairs['score'][0].as_py():g}"
+        raise UserError(f"split {split!r} has {count}, rated {rating}; accepted: two or more, of different ratings")
     return pairs

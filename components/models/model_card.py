@@ -1,5 +1,6 @@
 """Writes the card, README.md, of a model that was trained here: data, recipe, measures, start model, how to load it."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,7 +199,7 @@ def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: boo
         f'ranker = CrossEncoder("FOLDER"{trusted})  # scores are logits',
         'scores = ranker.predict([("a question", "A title and the text")])', "```", "",
         *(["The score is code in the folder, `maxsim.py`; `trust_remote_code=True` lets it run.", ""] if code else []),
-        *(["With transformers alone: `AutoModelForSequenceClassification.from_pretrained(\"FOLDER\", num_labels=1)`.", ""]
+        *(['With transformers alone: `AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1)`.', ""]
           if config.pooling == "cls" else []),
         *(_onnx(f'CrossEncoder("FOLDER", backend="onnx"{trusted})') if onnx else []),
     ]  # fmt: skip

@@ -106,8 +106,8 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
         queries = len(seen.student)
         if shape is None or tuple(shape) != (queries,):
             got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
-            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), here "
-                            f"({queries},)")  # fmt: skip
+            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), "
+                            f"here ({queries},)")  # fmt: skip
         if seen.student.requires_grad and not values.requires_grad:
             raise UserError(
                 f"{term.function} returned values without a gradient, from which nothing is learnt; accepted: values "

@@ -138,8 +138,8 @@ def _check_sets(systems: list[System]) -> None:
             continue
         first = sets.setdefault((system.collection, system.split), system)
         if first.data.fingerprint != system.data.fingerprint:
-            raise ValueError(f"experiments: {first.name} and {system.name} are measured on different data that both call "
-                             f"{system.collection!r}; accepted: the same data, or another name for one")  # fmt: skip
+            raise ValueError(f"experiments: {first.name} and {system.name} are measured on different data, which both "
+                             f"call {system.collection!r}; accepted: the same, or other names")  # fmt: skip
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
