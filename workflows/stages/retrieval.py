@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.smaller import Kind
@@ -102,8 +103,8 @@ class Retrieval:
 
     def found(self, split: str) -> Step:
         """What the search finds for a split's queries: the ranking, or candidates for it."""
-        inputs = {"data": self.data, "vectors": self.searched, "queries": self.queries(split), "index": self.index,
-                  "k": self.k, "config": self.search.of_candidates()}  # fmt: skip
+        inputs: dict[str, Any] = {"data": self.data, "vectors": self.searched, "queries": self.queries(split),
+                                  "index": self.index, "k": self.k, "config": self.search.of_candidates()}  # fmt: skip
         if self.search.rescore is None:
             return step(f"{self._name} ranking ({split})", search, **inputs)
         return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
