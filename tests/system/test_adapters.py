@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from components.models import adapters
-from components.models.configs import BASE
+from components.models.configs import BASE, CrossEncoderConfig
 from components.models.cross_encoder import CrossEncoder
 from components.models.dual_encoder import DualEncoder
 from tests.support import tiny, toy
@@ -143,6 +143,28 @@ def test_an_export_apart_needs_a_base_that_others_can_load(
     assert "--adapters: the adapter's base has layers: 1" in said()[1]
     assert not (tmp_path / "out").exists()
     assert place("export", str(tmp_path / "out")) == 0
+
+
+@pytest.mark.parametrize("towers", ["shared", "separate"])
+def test_peft_cannot_turn_a_causal_model(tmp_path: Path, beir: Path, said: Said, towers: str) -> None:
+    """Its base reads in one direction alone, so the adapter over it would give other vectors."""
+    tree = tiny.dpr(beir, toy.write_encoder(tmp_path / "decoder", "qwen3"))
+    tree["retriever"] |= {"adapter": {"rank": 2}, "attention": "bidirectional", "towers": towers}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    said()
+    assert place("export", str(tmp_path / "out"), "--adapters") == 2
+    assert "--adapters: the adapter's base has attention: bidirectional" in said()[1]
+
+
+def test_a_ranker_begins_from_an_export_of_adapters(tmp_path: Path, beir: Path, encoder: Path, said: Said) -> None:
+    tree = ar2(beir, encoder)
+    tree["ranker"]["model"] |= {"pooling": "cls"}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    assert place("export", str(tmp_path / "out"), "--adapters") == 0
+    model, _ = CrossEncoder.start(CrossEncoderConfig(model=str(tmp_path / "out" / "ranker")))
+    assert model.config.pooling == "cls"
 
 
 def test_mistakes_are_named(tmp_path: Path, beir: Path, encoder: Path, said: Said) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from components.evaluation.averages import AVERAGE
-from components.yaml_files import read_based
+from components.yaml_files import read_based, yaml_text
 from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
 from workflows.stages import experiments
@@ -46,6 +46,16 @@ def test_the_plan_is_what_it_was(plan: tuple[Any, ...]) -> None:
     how = f"if it is meant: {UPDATE}=1 make test ARGS=tests/system/test_golden_plans.py"
     assert kept.exists(), f"{kept.stem} has no golden plan; {how}"
     assert text == kept.read_text(), how
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: golden(config).stem)
+def test_a_runs_own_config_says_the_same(config: Path, tmp_path: Path) -> None:
+    """With all that was left open written out, as a run's folder has it."""
+    there = ["data={format: beir, path: nowhere}"] if read_based(config)["recipe"] == "adapt" else []
+    made = experiments.read_config(config, there)
+    again = tmp_path / "config.yaml"
+    again.write_text(yaml_text(made.model_dump(mode="json")))
+    assert experiments.read_config(again, []) == made
 
 
 def test_no_golden_plan_is_left_over() -> None:

@@ -88,8 +88,8 @@ class PretrainingPhase(Config):
     def _has_others_in_a_batch(self) -> Self:
         part = self.train.batch // self.train.accumulate
         if part < 2 and any(term.over == "batch" for term in self.train.losses):
-            raise ValueError(f"train.batch: {self.train.batch}, of which {part} at once: a text is told from the "
-                             "others of its batch, and there are none; accepted: 2 or more at once")  # fmt: skip
+            raise ValueError(f"train.batch: {self.train.batch}: a text is told from the others of its batch, or of its "
+                             "part of `accumulate`, and there are none; accepted: 2 or more there")  # fmt: skip
         return self
 
 

@@ -49,10 +49,18 @@ def test_histograms_are_shares_of_all_values() -> None:
     assert (len(found), found[0], found[-1], sum(found)) == (80, 0.25, 0.5, 0.75)
 
 
+def test_a_retriever_that_has_collapsed_has_no_map() -> None:
+    """scikit-learn ends the process where all points are one."""
+    for vectors in (np.zeros((100, 8), np.float32), np.tile(QUERIES[:1], (100, 1))):
+        found = space.analyse(vectors, vectors, vectors, np.arange(100), EmbeddingSpaceConfig())
+        assert found["map"] is None
+
+
 def test_a_map_keeps_groups_apart() -> None:
     """Two heaps far from each other: every point's nearest on the map is of its own heap."""
     heaps = [center + 0.01 * DRAW.normal(size=(12, 3)) for center in (np.array([1, 0, 0]), np.array([0, 1, 0]))]
     made = space.tsne_map(*map(space.unit_length, heaps), perplexity=5.0)
+    assert made is not None
     points = np.array([*made["queries"], *made["documents"]])
     assert points.shape == (24, 2)
     assert points.min() >= 0

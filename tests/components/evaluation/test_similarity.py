@@ -69,6 +69,28 @@ def test_pairs_of_equal_sentences_are_tied() -> None:
     assert cosines(np.zeros((1, 2)), np.ones((1, 2))).tolist() == [0]
 
 
+def test_an_encoder_whose_vectors_lie_close_together_keeps_its_order() -> None:
+    """Its cosines are all above .99999."""
+    rng = np.random.default_rng(0)
+    first, second = (np.ones((40, 8)) + 1e-4 * rng.normal(size=(40, 8)) for _ in range(2))
+    near = cosines(first, second)
+    assert near.min() > 0.99999
+    assert len(set(near)) == 40
+    apart = -np.square(first - second).sum(1)
+    assert spearman(near, apart).value > 0.9
+
+
+@pytest.mark.parametrize("name", CORRELATIONS)
+def test_the_order_of_pairs_makes_no_difference(name: str) -> None:
+    """To the last bit: else equal systems would differ by a little in every pair, which is never chance."""
+    x, y = tied(60)
+    x = x + 1e-3 * np.random.default_rng(1).normal(size=60)
+    shuffled = np.random.default_rng(2).permutation(60)
+    one = per_pair(name, x, y, [""] * 60, "all")  # type: ignore[arg-type]
+    other = per_pair(name, x[shuffled], y[shuffled], [""] * 60, "all")  # type: ignore[arg-type]
+    assert np.array_equal(one[shuffled], other)
+
+
 @pytest.mark.parametrize("name", CORRELATIONS)
 def test_influence_is_the_limit_of_leaving_out_a_pair(name: str) -> None:
     correlate, (x, y) = CORRELATIONS[name], tied(200)

@@ -89,7 +89,8 @@ def test_files_have_a_text_or_several(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"_id": "a"}, r":2: expected .*, got the keys _id"),
+        ({"_id": "a"}, r":2: expected .*, got {\"_id\": \"a\"}"),
+        ({"_id": 1.5, "expansions": {"titles": "x"}}, r":2: expected .*, got {\"_id\": 1\.5"),
         ({"_id": "b", "expansions": {"answers": "x"}}, r":2: there are no expansions 'titles'; accepted: answers"),
         ({"_id": "b", "expansions": {"titles": 3}}, r":2: titles: expected a text or a list of texts, got 3"),
         ({"_id": "a", "expansions": {"titles": "x"}}, r":2: query 'a' occurs a second time"),

@@ -110,7 +110,7 @@ def test_what_was_not_done_is_said() -> None:
         ),
         ({"similarity": "cosine"}, ["vectors / vectors.norm", "hidden[:, 0]", "by cosine"]),
         ({"projection": 8, "similarity": "cosine"}, ["The projection that follows is in sentence-transformers'"]),
-        ({"query_prompt": "query: "}, ["Prompts: `query: ` before every query"]),
+        ({"query_prompt": "query: "}, ["Prompts: `query: ` before every query", 'tokenizer(["query: a question"]']),
     ],
 )
 def test_how_a_retriever_is_loaded(config: dict[str, Any], says: list[str]) -> None:
@@ -136,7 +136,7 @@ def test_how_a_ranker_is_loaded() -> None:
     maxsim = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="maxsim"), origin(), code=True)
     assert 'CrossEncoder("FOLDER", trust_remote_code=True)' in maxsim
     head = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m", pooling="cls"), origin(), code=False)
-    assert "AutoModelForSequenceClassification" in head
+    assert 'AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1)' in head
     assert "trust_remote_code" not in head
 
 

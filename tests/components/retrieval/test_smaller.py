@@ -109,7 +109,8 @@ def test_how_hamming_is_cut_does_not_matter(monkeypatch, block, counters):
     found = hamming.top_k(queries, [bits[:9], bits[9:200], bits[200:]], order, 50, dimensions=8, threads=1)
     scores = 8 - 2 * np.bitwise_count(queries[:, None, 0] ^ bits[None, :, 0]).astype(int)
     np.testing.assert_array_equal(topk.tie_ranks_of(found), sorted_whole(scores, order, 50))
-    assert hamming.top_k(queries[:0], [bits], order, 50, dimensions=8, threads=1).shape == (0, 0)
+    assert hamming.top_k(queries[:0], [bits], order, 50, dimensions=8, threads=1).shape == (0, 50)
+    assert hamming.top_k(queries, [bits], order, 0, dimensions=8, threads=1).shape == (ASKED, 0)
     assert hamming.top_k(queries, [bits], None, 999, dimensions=8, threads=1).shape == (ASKED, DOCS)
 
 

@@ -35,6 +35,9 @@ def nothing():
 def detached(scores):
     return scores.student.sum(1).detach()
 
+def columns(scores):
+    return scores.student.sum(0)
+
 def wrong(scores):
     return scores.student @ scores.student
 """
@@ -90,11 +93,18 @@ def test_a_loss_that_fails_is_named_with_its_line() -> None:
         evaluate([term], lambda _: scores)
 
 
-@pytest.mark.parametrize(("name", "got"), [("mean", r"a tensor of shape \(\)"), ("number", "float")])
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("mean", r"a tensor of shape \(\)"),
+        ("number", "float"),
+        ("columns", r"a tensor of shape \(3,\)"),
+    ],
+)
 def test_a_loss_that_returns_something_else_is_named(name: str, got: str) -> None:
     values: Tensor = torch.ones(2, 3)
     scores = Scores(values, target=values, where=values.bool())
-    wanted = rf"own_losses\.{name} returned {got}; accepted: one value a query, a tensor of shape \(Q,\)"
+    wanted = rf"own_losses\.{name} returned {got}; accepted: one value a query, a tensor of shape \(Q,\), here \(2,\)"
     with pytest.raises(UserError, match=wanted):
         evaluate([LossTerm(function=f"own_losses.{name}")], lambda term: scores)
 

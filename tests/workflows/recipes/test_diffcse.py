@@ -224,6 +224,10 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
         ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
+        ("pretrain.rated={format: lines, path: x.txt}", "format 'lines' has no labelled sentences; accepted: senteval"),
+        ("pretrain.train.batch=1", "train.batch: 1: a text is told from the others of its batch"),
+        ("retriever.towers=separate", "towers: separate: one encoder of sentences is trained"),
+        ("retriever.projection=4", "projection: 4: one encoder of sentences is trained"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -231,6 +235,18 @@ def test_mistakes_are_found_before_anything_runs(
 ) -> None:
     assert tiny.place(tmp_path / "place", tree)("plan", "--set", change) == 2
     assert message in said()[1]
+
+
+def test_rated_pairs_are_of_one_split(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
+    """That of the validation: else test pairs would choose the checkpoint."""
+    pairs = {**tree["similarity"]["Pairs dev"]["data"]}
+    train = {**tree["pretrain"]["train"], "validate_on_dev": {"every": 1, "measure": "Spearman"}}
+    tree["pretrain"] |= {"rated": pairs, "train": train}
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("plan", "--set", "pretrain.rated.splits=[test]") == 2
+    assert "rated.splits: test; accepted: [dev], or another split in train.validate_on_dev.split" in said()[1]
+    assert place("run", "--set", "pretrain.rated.splits=null") == 2
+    assert "rated: pairs of the splits dev, test; accepted: one, `rated.splits: [dev]`" in said()[1]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,14 @@ def test_an_unknown_key_names_the_accepted_ones(
         read(tmp_path, ar2, assignment)
 
 
+def test_a_recipes_config_is_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "recipe.py").write_text("class Config: pass\ndef build(config): return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"own\.recipe\.Config is no config; accepted: a class of components\.config"):
+        read(tmp_path, {"recipe": "own.recipe"})
+
+
 def test_a_missing_key_is_named(tmp_path: Path, ar2: dict[str, Any]) -> None:
     del ar2["retriever"]["warm"]["train"]["updates"]
     with pytest.raises(UserError, match=r"tiny\.yaml: retriever\.warm\.train\.updates: it is needed, and is not there"):

@@ -146,9 +146,26 @@ def test_two_encoders_are_compared(tmp_path: Path, tree: dict[str, Any]) -> None
         assert 0 < compared[measure]["p"] <= 1
 
 
+def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Ids are numbers of lines, which tell no sentences apart; and part of a correlation is none."""
+    own = {key: value for key, value in tree.items() if key != "transfer"}
+    pairs = {"dev": {**tree["similarity"]["Pairs dev"], "split": "dev"}, "test": tree["similarity"]["Pairs"]}
+    files = {
+        split: str(tiny.write(tmp_path / f"{split}.yaml", {**own, "similarity": {"Pairs": {**one, "retrieve": []}}}))
+        for split, one in pairs.items()
+    }
+    again = {"file": files["test"], "sets": [f"similarity.Pairs.data.path={tmp_path}/other.{{split}}.tsv"]}
+    told = {"recipe": "compare", "baseline": "test", "systems": ["retriever"], "experiments": {**files, "other": again}}
+    with pytest.raises(UserError, match="measured on different data, which both call 'Pairs'; accepted: the same, or"):
+        experiments.read(tiny.write(tmp_path / "both.yaml", told), [], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"classifier": {"inverse_penalties": [0]}}, "classifier.inverse_penalties.0: got 0; accepted: more than 0"),
+        ({"classifier": {"seed": -1}}, "classifier.seed: got -1; accepted: 0 or more"),
+        ({"correlation": {"measures": []}}, "correlation.measures: got none; accepted: at least 1 of them"),
         ({"similarity": {}, "transfer": {}}, "no sets; accepted: one or more in `similarity` or `transfer`"),
         ({"experiment": "x.yaml"}, "say either `retriever` or `experiment`"),
         ({"transfer": {"Pairs": 0}}, "'Pairs' stands for something else too"),
@@ -164,7 +181,9 @@ def test_two_encoders_are_compared(tmp_path: Path, tree: dict[str, Any]) -> None
 def test_mistakes(tmp_path: Path, tree: dict[str, Any], change: dict[str, Any], says: str) -> None:
     there = {"data": {"format": "tsv", "path": "x.tsv"}}
     full = {
-        key: {name: {**there, **(one or {})} for name, one in value.items()} if isinstance(value, dict) else value
+        key: {name: {**there, **(one or {})} for name, one in value.items()}
+        if key in ("similarity", "transfer")
+        else value
         for key, value in change.items()
     }
     with pytest.raises(UserError) as caught:
@@ -181,6 +200,11 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
     wrong = {"similarity": {}, "transfer": {"X": {"data": tree["similarity"]["Pairs"]["data"], "split": "dev"}}}
     assert tiny.place(tmp_path / "two", {**tree, **wrong})("run") == 2
     assert "split 'dev' has no labelled sentences; there are the splits test" in said()[1]
+    flat = tmp_path / "flat.tsv"
+    flat.write_text("score\tsentence1\tsentence2\n3\tone\ttwo\n3\tthree\tfour\n")
+    wrong = {"similarity": {"X": {"data": {"format": "tsv", "path": str(flat)}, "split": "all"}}, "transfer": {}}
+    assert tiny.place(tmp_path / "three", {**tree, **wrong})("run") == 2
+    assert "split 'all' has 2 pairs, rated 3; accepted: two or more, of different ratings" in said()[1]
 
 
 def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str, Any], said: tiny.Said) -> None:

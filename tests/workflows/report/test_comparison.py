@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.evaluation.significance import compare
+from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.__main__ import main
 from workflows.report.differences import changes, differences
@@ -118,6 +119,25 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     assert '"BM25",' in text  # which both have from one artifact: it is there once, and not among the differences
     assert '<th scope="row">start model' not in text
     assert re.search(r"The same artifacts in both runs, so without a difference: BM25; start model;", text)
+
+
+def test_runs_with_other_queries_are_compared_on_those_that_both_have(
+    tmp_path: Path, beir: Path, encoder: Path, said: Said
+) -> None:
+    """The means of the page are over them too, and over the seeds of both: else they contradict the difference."""
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder) | {"seeds": [1, 2]})
+    sample = ["--set", "data.sample.test=4", "--set", "seeds=[1]"]
+    assert place("run") == 0
+    assert place("run", *sample) == 0
+    [other] = [path for path in place.runs.iterdir() if path.name.startswith("tiny-")]
+    said()
+    assert call(place, "report", "--compare", str(place.runs / "tiny"), str(other)) == 0
+    text = Path(said()[0].strip()).read_text()
+    assert "4 queries that both have" in text
+    for row in text.split('<th scope="row">')[1:]:
+        for cell in re.findall(r'data-value="([^"]+)".*?([\d.]+) → ([\d.]+)', row.split("</tr>")[0], re.DOTALL):
+            difference, before, after = map(float, cell)
+            assert difference == pytest.approx(after - before, abs=1.1e-3)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
         ("start_from=nowhere.yaml", "nowhere.yaml"),
         ("train=null", "start_from: it is what a training begins from, and there is none"),
         (
-            "pretrain={objective: ict, train: {updates: 1, batch: 1, losses: [{function: "
+            "pretrain={objective: ict, train: {updates: 1, batch: 2, losses: [{function: "
             "components.losses.listwise.cross_entropy, over: batch}]}}",
             "pretrain and start_from: both say",
         ),

@@ -16,7 +16,7 @@ from components.retrieval import smaller
 from tests.support import toy
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.steps import search as searching
-from workflows.steps.search import SearchConfig, faiss_index, search
+from workflows.steps.search import SearchConfig, candidates, faiss_index, search
 from workflows.steps.smaller import rescore, smaller_vectors
 
 INLINE = Cluster(mode="inline", device="cpu")
@@ -119,22 +119,34 @@ def test_what_is_searched_is_what_a_loop_finds(places, tmp_path, dimensions, kin
 @pytest.mark.parametrize("by", ["encoded", "int8", "binary"])
 def test_candidates_are_rescored_as_a_loop_does(places, tmp_path, by):
     bits, _ = shrunk(places, tmp_path / "bits", None, "binary")
-    candidates = found(places, tmp_path / "candidates", bits, k=4 * K)
+    first = found(places, tmp_path / "candidates", bits, k=4 * K)
     kept = {"encoded": lambda: places / "vectors", "binary": lambda: bits}.get(
         by, lambda: shrunk(places, tmp_path / "int8", None, "int8")[0]
     )()
-    rows = table(rescored(places, tmp_path / "out", kept, candidates))
+    rows = table(rescored(places, tmp_path / "out", kept, first))
     documents, queries = numbers(places)
     if by != "encoded":
         scale = np.abs(documents).max(0) / 127
         documents = np.where(documents > 0, 1, -1) if by == "binary" else np.rint(documents / scale) * scale
     at = {one: row for row, one in enumerate(ids(places))}
     for i in range(ASKED):
-        among = [row["doc_id"] for row in table(candidates) if row["query_id"] == f"q{i}"]
+        among = [row["doc_id"] for row in table(first) if row["query_id"] == f"q{i}"]
         scores = sorted((-float(queries[i] @ documents[at[one]]), one) for one in among)[:K]
         mine = [row for row in rows if row["query_id"] == f"q{i}"]
         assert [row["rank"] for row in mine] == list(range(1, K + 1))
         np.testing.assert_allclose([row["score"] for row in mine], [-score for score, _ in scores], atol=1e-5)
+
+
+def test_all_documents_are_candidates_where_more_are_asked_for(places, tmp_path):
+    for name, times in (("some", 2), ("all", 1_000)):
+        (tmp_path / name).mkdir()
+        candidates(tmp_path / name, INLINE, data=places / "data", vectors=places / "vectors",
+                   queries=places / "vectors", k=K, times=times, config=SearchConfig())  # fmt: skip
+    assert len(table(tmp_path / "some")) == ASKED * 2 * K
+    assert len(table(tmp_path / "all")) == ASKED * DOCS
+    with pytest.raises(UserError, match=f"k: got {DOCS + 1} documents for a query; accepted: 1 to {DOCS}"):
+        candidates(tmp_path / "all", INLINE, data=places / "data", vectors=places / "vectors",
+                   queries=places / "vectors", k=DOCS + 1, times=2, config=SearchConfig())  # fmt: skip
 
 
 def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
@@ -146,12 +158,10 @@ def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
             monkeypatch.setattr(searching, "ON_CPU", searching.ON_CPU._replace(queries=7, scores=7 * 100))
         bits, _ = shrunk(places, tmp_path / f"{name} bits", None, "binary", cluster)
         small, _ = shrunk(places, tmp_path / f"{name} int8", 16, "int8", cluster)
-        candidates = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, cluster=cluster)
-        out = rescored(places, tmp_path / f"{name} out", small, candidates, cluster=cluster)
+        first = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, cluster=cluster)
+        out = rescored(places, tmp_path / f"{name} out", small, first, cluster=cluster)
         files = [np.load(path) for folder in (bits, small) for path in sorted(folder.glob("documents-*.npy"))]
-        one_rows.append(
-            (np.concatenate([file.ravel().view(np.uint8) for file in files]), table(candidates), table(out))
-        )
+        one_rows.append((np.concatenate([file.ravel().view(np.uint8) for file in files]), table(first), table(out)))
     np.testing.assert_array_equal(one_rows[0][0], one_rows[1][0])
     assert one_rows[0][1:] == one_rows[1][1:]
 
