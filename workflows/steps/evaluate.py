@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config, UserError, listing
+from components.data.examples import FILE as RATED
 from components.data.groups import measured_queries
 from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
 from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
@@ -162,8 +163,11 @@ def _judgements(data: Path, split: str) -> pa.Table:
     of_split = judgements.filter(pc.equal(judgements["split"], split))
     if not len(of_split.filter(pc.greater(of_split["relevance"], 0))):
         relevant = judgements.filter(pc.greater(judgements["relevance"], 0))
-        splits = listing(sorted(pc.unique(relevant["split"]).to_pylist())) or "none"
-        raise UserError(f"split {split!r} has no query with a relevant document; splits that have some: {splits}")
+        splits = listing(sorted(pc.unique(relevant["split"]).to_pylist()))
+        pairs = "; of rated pairs those count whose score is `data.positive` or more" if (data / RATED).exists() else ""
+        raise UserError(
+            f"split {split!r} has no query with a relevant document; splits that have some: {splits}{pairs}"
+        )
     return of_split
 
 

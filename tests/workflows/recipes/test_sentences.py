@@ -200,6 +200,10 @@ def test_labels_are_no_scores(tmp_path: Path, tree: dict[str, Any], said: tiny.S
     wrong = {"similarity": {}, "transfer": {"X": {"data": tree["similarity"]["Pairs"]["data"], "split": "dev"}}}
     assert tiny.place(tmp_path / "two", {**tree, **wrong})("run") == 2
     assert "split 'dev' has no labelled sentences; there are the splits test" in said()[1]
+    pairs = {"similarity": {"X": {**tree["similarity"]["Pairs"]}}, "transfer": {}}
+    pairs["similarity"]["X"]["data"] = {**pairs["similarity"]["X"]["data"], "positive": 6}
+    assert tiny.place(tmp_path / "four", {**tree, **pairs})("run") == 2
+    assert "have some: (none); of rated pairs those count whose score is `data.positive` or more" in said()[1]
     flat = tmp_path / "flat.tsv"
     flat.write_text("score\tsentence1\tsentence2\n3\tone\ttwo\n3\tthree\tfour\n")
     wrong = {"similarity": {"X": {"data": {"format": "tsv", "path": str(flat)}, "split": "all"}}, "transfer": {}}
