@@ -127,7 +127,7 @@ def pretrained(
             own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed)
         if "head" in own:
             own["language_model"] = step("head", start, config=own.pop("head"))
-        dev = collection.data
+        dev = None
         if "rated" in own:
             dev = step("rated pairs", ingest, source=own["rated"])
             own["rated"] = step("rated pairs tokens", tokenize, data=dev, model=begun.step, config=config.tokens)
@@ -146,19 +146,20 @@ def generator(label: str, collection: Collection, model: Model, asked: Generator
         return begun
     label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
     key = [seed, "mlm"]
-    return _learnt(
-        label, collection, model, "mlm", begun, config=asked.train, seed=key, dev=collection.data, masking=asked.masking
-    )
+    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
 
 
 def _learnt(
     label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig,
-    seed: list[Any], dev: Step, **own: Any,
+    seed: list[Any], dev: Step | None = None, **own: Any,
 ) -> Step:  # fmt: skip
-    """A training on the collection's documents, over the token store of the model that `reads` them."""
+    """A training on the collection's documents, over the token store of the model that `reads` them. ValueError where
+    it is to be validated and there is nothing to do so by: no documents are held out."""
     check_training(objective, config, label)
+    if dev is None and config.validate_on_dev is not None:
+        raise ValueError(f"{label}: validate_on_dev: no documents are held out from it; accepted: null")
     return step(
         label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=dev if config.validate_on_dev is not None else None, start=begins, seed=seed,
+        dev=dev, start=begins, seed=seed,
         config=config, part="pre-training", **own,
     )  # fmt: skip

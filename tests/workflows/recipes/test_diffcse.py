@@ -225,6 +225,12 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
         ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
         ("pretrain.rated={format: lines, path: x.txt}", "format 'lines' has no labelled sentences; accepted: senteval"),
+        ("pretrain.train.validate_on_dev={every: 1, measure: loss}", "(seed 1): validate_on_dev: no documents are"),
+        (
+            "pretrain.generator.train={updates: 2, losses: [{function: components.losses.likelihood."
+            "negative_log_likelihood, over: tokens}], validate_on_dev: {every: 1, measure: loss}}",
+            "generator (seed 1): validate_on_dev: no documents are held out from it; accepted: null",
+        ),
         ("pretrain.train.batch=1", "train.batch: 1: a text is told from the others of its batch"),
         ("retriever.towers=separate", "towers: separate: one encoder of sentences is trained"),
         ("retriever.projection=4", "projection: 4: one encoder of sentences is trained"),
