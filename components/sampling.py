@@ -1,8 +1,9 @@
 """Samplers of negatives: pure functions that choose from a query's candidates. Configs name them by dotted path.
 
 Each takes the candidates' scores, best first, and a random generator, and returns the positions of at most `count`
-different candidates. `positive` is the retriever's score of the group's positive; if that was not retrieved, the lowest
-score that was, which is the highest that it can have. A sampler may take `visit` too, keyword-only and without a
+different candidates. `positive` is the retriever's score of the group's positive; if that is not among the
+documents that are read, the first `depth` of a ranking and some more, the lowest score of these, which is the highest
+that it can have. A sampler may take `visit` too, keyword-only and without a
 default: how often the query was drawn from before.
 """
 

@@ -93,7 +93,8 @@ def estimate(layouts: Sequence[Layout], weights: Sequence[float] = (1.0,)) -> Es
         freedom = (seeds - 1) * (counts - 1)
         left = np.array([(_residuals(values) ** 2).sum() for values in layouts])
         interaction = _Source(squared * left / freedom / (seeds * counts), freedom)
-        counted = [source for source in (trainings, queries) if source.total > interaction.total]
+        # Mean squares that are equal differ in their last bits.
+        counted = [source for source in (trainings, queries) if source.total > interaction.total * (1 + 1e-9)]
         terms = [*((1, source) for source in counted), (1 - len(counted), interaction)]
     variance = sum(sign * source.total for sign, source in terms)
     squares = sum(sign**2 * source.squares for sign, source in terms)

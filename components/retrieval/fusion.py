@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,11 @@ class FusionConfig(Config):
     two all weigh the same."""
     normalise: Normalise = "max-min"
     """How `interpolate` normalises each query's scores in each list: `max-min`, from 0 to 1; `none`, as they are."""
+
+    def of(self, k: int) -> Self:
+        """The same for rankings of `k` documents, none of which is cut by a `depth` that was left open."""
+        left_open = self.depth == type(self).model_fields["depth"].default
+        return self.model_copy(update={"depth": k}) if left_open and k > self.depth else self
 
     def weights(self, lists: int) -> list[float]:
         """The weight of each list: their mean is 1. ValueError where one is given and there are not two lists."""

@@ -363,11 +363,11 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     copy_of_beginning(played, place)
     assert place("run") == 0
     printed = "".join(said())
-    assert "The round is not played, and its models stay as they were: RR@10 is" in printed
+    assert "The retriever learns nothing in this round, and stays as it was: RR@10 is" in printed
     assert "4 queries of test" in printed
     assert "ranker.warm.train.updates" in printed
     assert "added to the ranker's" not in printed, "they are already"
-    note = "teacher 1 gate: The round is not played, and its models stay as they were: RR@10 is"
+    note = "teacher 1 gate: The retriever learns nothing in this round, and stays as it was: RR@10 is"
     assert note in printed.partition("Higher is better")[2], "said below the table too"
     assert note in (place.runs / "tiny" / "report.html").read_text()
     assert len(pq.read_table(place.artifact("judged 1") / "groups.parquet")) == 0

@@ -73,6 +73,8 @@ class Config(RetrievalConfig):
     def _fits_together(self) -> Self:
         if self.train is None and (self.smooth is not None or self.interpolate is not None):
             raise ValueError("smooth and interpolate need a training, and there is no `train`")
+        if self.train is None and self.rounds > 1:
+            raise ValueError(f"rounds: {self.rounds}: there is no `train`, of which each round has one; accepted: 1")
         if self.train is None:
             return self
         if self.context.size > self.k:
@@ -146,7 +148,7 @@ class Training:
                 system = f"{base} + CODER {kind}".strip()
                 mixed = step(
                     self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
-                    split=config.evaluate.split, config=config.interpolate,
+                    split=config.evaluate.split, config=config.interpolate.of(config.k),
                 )  # fmt: skip
                 self.results.add(system, mixed, seed=self.seed)
         return retrieval
@@ -231,12 +233,14 @@ class Training:
                 self.label(f"{system} {BY_NEIGHBOURS}"), rerank_by_neighbours, data=data, vectors=retrieval.vectors,
                 queries=queries, ranking=ranking, config=config.rerank,
             )  # fmt: skip
-        if config.rerank_chosen is not None:
-            splits = dict.fromkeys([split, config.rerank_chosen.split or split])
+        if (choose := config.rerank_chosen) is not None:
+            if choose.split == split:  # no query's numbers are chosen by what they do for it
+                choose = choose.model_copy(update={"split": None})
+            splits = dict.fromkeys([split, choose.split or split])
             rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
                 self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=retrieval.vectors,
                 queries=[retrieval.queries(one) for one in splits],
-                rankings=[retrieval.ranking(one) for one in splits], split=split, config=config.rerank_chosen,
+                rankings=[retrieval.ranking(one) for one in splits], split=split, config=choose,
             )  # fmt: skip
         for kind, ranking in rankings.items():
             if not kind and config.warm is None and system == base_name(config):

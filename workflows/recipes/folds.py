@@ -58,6 +58,10 @@ def build(config: Config) -> Outcome:
         for fold in range(config.folds)
     }  # fmt: skip
     first = next(iter(outcomes.values()))
+    for one in first.systems:
+        if one.data.fingerprint != first.data.fingerprint:
+            raise ValueError(f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
+                             "queries are not divided; accepted: one collection")  # fmt: skip
     systems = [system for seed in _seeds(first) for system in _over_all(list(outcomes.values()), seed)]
     names = system_names(systems)
     asked = first.results.inputs["comparisons"]
@@ -72,10 +76,7 @@ def _seeds(outcome: Outcome) -> list[int]:
 
 def _over_all(outcomes: list[Outcome], seed: int) -> list[System]:
     """One seed's systems, each measured over all folds, and what the folds select."""
-    of_folds = [
-        {one.name: one for one in outcome.systems if one.seed == seed and one.data is outcome.data}
-        for outcome in outcomes
-    ]  # fmt: skip
+    of_folds = [{one.name: one for one in outcome.systems if one.seed == seed} for outcome in outcomes]
     first = of_folds[0]
     for other in of_folds[1:]:
         if other.keys() != first.keys():

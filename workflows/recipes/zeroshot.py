@@ -2,6 +2,7 @@
 2)."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -36,7 +37,8 @@ class Evaluated(Part):
     """The split whose queries are measured."""
     same_id: Literal["keep", "drop"] = "keep"
     """Whether a document with its query's id may be retrieved. `drop` is for collections whose queries are among the
-    documents, where the benchmark leaves them out (BEIR: ArguAna, Quora)."""
+    documents, where the benchmark leaves them out (BEIR: ArguAna, Quora): one document more is then retrieved, so `k`
+    is less than their number."""
     other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda of: not of)
     """Other judgements of the same queries, by the name that tables show: TripClick's other labels. They do not count
     in the average."""
@@ -75,6 +77,8 @@ class Config(SizesKey):
     def _one_retriever(self) -> Self:
         if (self.retriever is None) == (self.experiment is None):
             raise ValueError("say either `retriever` or `experiment`: one retriever is evaluated")
+        if self.sets and self.experiment is None:
+            raise ValueError("sets: they are of an `experiment`, and there is none; accepted: left out")
         return self
 
     @model_validator(mode="after")
@@ -118,21 +122,17 @@ def build(config: Config) -> Outcome:
             retriever = collection.initial_model("retriever", config.retriever)
         bm25 = collection.bm25(asked.split)
         retrieval = refresh("retriever", collection, retriever, own)
-        rankings = {"BM25": bm25, "retriever": retrieval.ranking(asked.split)}
-        if asked.same_id == "drop":
-            rankings = {
-                system: step(f"{system} without the queries", exclude, ranking=ranking, k=config.k)
-                for system, ranking in rankings.items()
-            }
+        counted = partial(_without_queries, config.k) if asked.same_id == "drop" else _all
+        rankings = {"BM25": counted(bm25), "retriever": counted(retrieval.ranking(asked.split))}
         if config.fusion is not None:
             rankings["fusion"] = step(
                 "fusion", fuse, data=collection.data, rankings=list(rankings.values()), split=asked.split,
-                config=config.fusion,
+                config=config.fusion.of(config.k),
             )  # fmt: skip
         for system, ranking in rankings.items():
             results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
         if config.sizes:
-            sizes = Sizes(results)
+            sizes = Sizes(results, counted)
             sizes.add("retriever", retrieval, config.sizes, seed=1)
             pictures += sizes.table(f"sizes ({name})")
         systems += results.systems
@@ -151,6 +151,15 @@ def build(config: Config) -> Outcome:
     return replace(
         first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures)
     )
+
+
+def _all(ranking: Step) -> Step:
+    return ranking
+
+
+def _without_queries(k: int, ranking: Step) -> Step:
+    """A ranking without the documents that have their query's id."""
+    return step(f"{ranking.label} without the queries", exclude, ranking=ranking, k=k)
 
 
 def _note(config: Config, other: Outcome | None) -> str:

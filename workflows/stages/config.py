@@ -53,7 +53,8 @@ class EvaluateConfig(Config):
     nothing is selected."""
     relevant_from: int = Field(1, ge=1)
     """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
-    reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`."""
+    reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`. A judged query without a
+    document of that grade counts 0, as in trec_eval."""
     measures: list[str] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
     """In `ir_measures`' names."""
     other_qrels: dict[str, AnySource] = {}

@@ -149,7 +149,8 @@ def gathered(
     of = [(system.name, system.collection, system.split, system.seed) for system in systems]
     for name, collection, split, seed in of:
         if of.count((name, collection, split, seed)) > 1:
-            raise ValueError(f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one")
+            raise ValueError(f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
+                             "such as a key of evaluate.other_qrels or evaluate.other_rankings")  # fmt: skip
     names = system_names(systems)
     for compared in (one for pair in comparisons for one in pair):
         if compared is not None and compared not in names:

@@ -1,5 +1,6 @@
 """Size against quality: a retriever's vectors searched in several ways, as rows of the table."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -33,6 +34,8 @@ class Sizes:
     """A retriever's vectors in several sizes, measured."""
 
     results: Results
+    ranked: Callable[[Step], Step] = lambda ranking: ranking
+    """What is measured of what is found, such as all but a query's own document."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What the step `sizes` takes, one a size and seed."""
 
@@ -46,7 +49,7 @@ class Sizes:
         for size, search in asked.items():
             smaller = retrieval.searching(search, size)
             # Without `retrieval`: what a run searches with, and exports without being asked, is the retriever itself.
-            self.results.add(f"{system}, {size}", smaller.ranking(split), seed=seed)
+            self.results.add(f"{system}, {size}", self.ranked(smaller.ranking(split)), seed=seed)
             self._row(system, size, smaller, whole, seed)
 
     def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:

@@ -49,8 +49,8 @@ def gate(
         return decision
     change = MORE if (reranked / WEIGHTS).exists() else f"{MORE}; {PRIORS}"
     note = (
-        f"The round is not played, and its models stay as they were: {measure} is {decision['ranker']:.3f} in the "
-        f"ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
+        f"The retriever learns nothing in this round, and stays as it was: {measure} is {decision['ranker']:.3f} in "
+        f"the ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
         f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). What may "
         f"change that: {change}. To play all the same: gate: false."
     )

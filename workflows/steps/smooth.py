@@ -16,6 +16,7 @@ from components.data.groups import (
     CANDIDATES,
     Groups,
     ids_of,
+    known_positives,
     measured_queries,
     positives,
     rows_of,
@@ -71,18 +72,19 @@ def _smooth_cost(site: Any, *, data: Sizes, groups: Grouped, config: SmoothConfi
                 needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
 
 
-@Description(part="soft labels", cost=_contexts_cost)
+@Description(part="soft labels", version=2, cost=_contexts_cost)
 def contexts(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
     """Write `groups.parquet`: the ranking context of each query of the split, every relevant document with target 1.
 
     The relevant documents come first, then the others as they are ranked. Repeated texts are left out, and so are
-    queries without a relevant document or a ranking.
+    documents that are relevant to another query with the same text, and queries without a relevant document or a
+    ranking.
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
-    relevant = positives(data)
+    relevant, no_negatives = positives(data), known_positives(data, tokens)
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
@@ -105,7 +107,8 @@ def contexts(
                 if query not in relevant or query not in ranked:
                     continue
                 known = relevant[query]
-                documents = np.concatenate([known, ranked[query]])
+                others = ranked[query][~np.isin(same[ranked[query]], same[no_negatives[query]])]
+                documents = np.concatenate([known, others])
                 first = np.sort(np.unique(same[documents], return_index=True)[1])
                 chosen = first[: max(config.size, int((first < len(known)).sum()))]
                 rows.append(

@@ -167,6 +167,8 @@ def _texts(
         batch = [asked[at] for at in order[start : start + BATCH]]
         needed = {query: _needed(query, systems, relevant) for query in batch}
         found = records(data / "documents.parquet", "doc_id", [d for ids in needed.values() for d in ids])
+        # Other judgements may come with fewer documents than are retrieved.
+        needed = {query: [one for one in ids if one in found] for query, ids in needed.items()}
         for query in batch:
             new = [one for one in needed[query] if one not in chosen]
             added = [(_cut(found[one]["title"], TITLE), _cut(found[one]["text"], BODY)) for one in new]
@@ -181,8 +183,11 @@ def _texts(
     return {
         "queries": [_cut(texts[query]["text"], 4 * TITLE) for query in asked],
         "documents": documents,
-        "first": [[[chosen[d] for d in of.first.get(query, [])] if query in of_query else None for query in asked]
-                  for of in systems],
+        "first": [
+            [[chosen[d] for d in of.first.get(query, []) if d in chosen] if query in of_query else None
+             for query in asked]
+            for of in systems
+        ],
         "right": [[chosen[d] for d in of_query[query] if d in relevant.get(query, ())] if query in of_query else None
                   for query in asked],
         "shown": len(of_query),
