@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,8 +156,8 @@ def main(words: list[str] | None = None) -> int:
             if lost := opening.damaged(arguments):  # Arrow's, of no system call
                 return _said(lost, arguments)
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        if error.errno in OF_RIGHTS and where:
+        where = f"{error.filename}: " if error.filename else _disks(arguments)
+        if error.errno in OF_RIGHTS and error.filename:
             print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
             return 2
         print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
@@ -166,7 +167,14 @@ def main(words: list[str] | None = None) -> int:
             return _said(lost, arguments)
         raise
     finally:
-        opening.leave()
+        with suppress(KeyboardInterrupt):  # a second one, while Ray is left
+            opening.leave()
+
+
+def _disks(arguments: argparse.Namespace) -> str:
+    """Where a disk may be at fault that an error does not name."""
+    places = [str(place) for key in ("store", "runs") if (place := getattr(arguments, key, None)) is not None]
+    return f"{' or '.join(places)}: " if places else ""
 
 
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:

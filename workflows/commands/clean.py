@@ -88,11 +88,11 @@ def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -
     """Drop it, or say what would be dropped."""
     freed = 0
     for node, parts, size in (_own if arguments.whole else superseded)(experiment, store):
+        if not arguments.dry_run:
+            store.drop(node, parts) if parts else store.remove(node)
         freed += size
         what = f"{node.label}: {listing(parts)}" if parts else node.label
         print(f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {what}")
-        if not arguments.dry_run:
-            store.drop(node, parts) if parts else store.remove(node)
     print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
 
 

@@ -22,6 +22,7 @@ from workflows.estimating.table import duration, estimate_text
 from workflows.program import program
 from workflows.running.executor import missing_for, source_changes
 from workflows.running.plan import defaults_text, plan_text
+from workflows.running.refusals import Refusals
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.scale import NoSmallScale
@@ -51,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(arguments: argparse.Namespace) -> None:
     """Print the plan."""
     paths = named(arguments)
+    profile = clusters.read_cluster(arguments.cluster) if arguments.cluster else None
     if len(paths) > 1:
-        _several(arguments, paths)
+        _several(arguments, paths, profile)
         return
     assumed = assumptions(arguments.assume)
-    profile = clusters.read_cluster(arguments.cluster) if arguments.cluster else None
     # Neither machines nor data are here: every step is to run, so that nothing is asked of the store.
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
@@ -66,8 +67,6 @@ def call(arguments: argparse.Namespace) -> None:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
         _estimate(experiment, store, profile, assumed, tuned)
         return
-    if profile is not None:
-        profile.check()
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
@@ -78,10 +77,18 @@ def call(arguments: argparse.Namespace) -> None:
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     if profile is not None:
-        print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
+        Refusals(waiting, store, profile).check()
+    _say_fits(arguments, profile)
     _say_changes(experiment, store)
     if tuned is not None:
         print(_tuning(tuned))
+
+
+def _say_fits(arguments: argparse.Namespace, profile: Cluster | None) -> None:
+    """Print that there is what a profile asks for; UserError where there is not."""
+    if profile is not None:
+        profile.check()
+        print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
 
 
 def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
@@ -112,7 +119,7 @@ def _drawn(tuned: TunedExperiment) -> list[Point]:
     return points(tuned.tuning.space, tuned.tuning.trials, tuned.tuning.seed)
 
 
-def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
+def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:
     """Print a line for each experiment: its steps, and those to run that none before it needs too."""
     if arguments.estimate or arguments.assume:
         raise UserError("--estimate is of one experiment; accepted: one config")
@@ -125,10 +132,13 @@ def _several(arguments: argparse.Namespace, paths: list[Path]) -> None:
             continue
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
+        if profile is not None:
+            Refusals(waiting, store, profile).check()
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
         _say_changes(experiment, store, f"{path}: ")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
+    _say_fits(arguments, profile)
 
 
 def _estimate(
@@ -157,5 +167,5 @@ def _estimate(
         )
     if not assumed and profile.hardware is None and not found.problems:
         write_estimate(experiment.run, profile, {row.node.name: row.seconds for row in found.waiting})
-    if found.problems:
-        raise UserError(f"this cannot fit: {found.problems[0]}")
+    if problems := [*found.problems, *whole.problems]:
+        raise UserError(f"this cannot fit: {problems[0]}")

@@ -2,12 +2,15 @@
 resume."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, check_places, opened
-from workflows.running.executor import check_source_files
+from workflows.report.run_folder import RunFolder, at_work
+from workflows.running.executor import check_present, check_source_files
 from workflows.store.dag import graph
+from workflows.store.planner import pending
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +27,16 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
     check_places(arguments, experiment, store, graph(experiment.wanted))
-    best = tune.tune(arguments, store)
+    check_present(pending(experiment.wanted, store))
+    RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
+
+    def then(best: Path) -> str:
+        return opening.run_command(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": []}))
+
+    with at_work(experiment.run):
+        best = tune.tune(arguments, store, then)
     if arguments.trials_only:
-        then = opening.run_command(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": []}))
-        print(f"next: {then}   # its first lines say how to measure it on other queries")
+        print(f"next: {then(best)}   # its first lines say how to measure it on other queries")
         return
     opening.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}

@@ -10,6 +10,7 @@ from components.config import UserError, listing
 from components.yaml_files import read_yaml
 from workflows.estimating.foreseen import read_estimate
 from workflows.report.differences import changes, text_of
+from workflows.report.run_folder import is_at_work
 from workflows.stages.experiments import CONFIG, Experiment, others
 from workflows.store import s3
 from workflows.store.dag import Step, graph
@@ -34,7 +35,12 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
         waiting = pending(experiment.wanted, store)
         trials = TrialTable.read(experiment.run)
         if trials is not None and trials.under_way:
-            text = key = format_table(trials)
+            text = format_table(trials)
+            if not is_at_work(experiment.run):
+                text += (
+                    "\n  nothing is running; repeat `tune` to resume; watching until it goes on (Ctrl-C ends it)"
+            key = text
+                )
         else:
             if not store.holders(waiting):
                 time.sleep(seconds)  # it may be between two steps

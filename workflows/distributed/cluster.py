@@ -143,8 +143,16 @@ class Cluster(Config):
 
     @model_validator(mode="after")
     def _inline_runs_one_step(self) -> Self:
-        if self.mode == "inline" and self.parallel_steps > 1:
+        if self.mode != "inline":
+            return self
+        if self.parallel_steps > 1:
             raise ValueError(f"parallel_steps: got {self.parallel_steps}; accepted with mode: inline: 1")
+        if (self.train.workers or 1) > 1:
+            raise ValueError(f"train.workers: got {self.train.workers}; accepted with mode: inline: 1, or null")
+        if self.train.shard:
+            raise ValueError("train.shard: got true; accepted with mode: inline: false, as there is one worker")
+        if self.address is not None:
+            raise ValueError(f"address: got {self.address!r}; accepted with mode: inline: null")
         return self
 
     def cuda(self) -> bool:

@@ -55,6 +55,12 @@ def removing(run: Path) -> Iterator[bool]:
         yield True
 
 
+def is_at_work(run: Path) -> bool:
+    """Whether a driver or a service is at work on a run, as far as the filesystem has locks."""
+    with removing(run) as alone:
+        return not alone
+
+
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """A folder that can be locked itself: by its drivers and services together, by the command that removes alone."""

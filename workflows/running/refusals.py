@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.config import UserError
+from workflows.distributed.cluster import Cluster
 from workflows.running.executor import mistake, resolve_inputs
 from workflows.store.dag import Step, canonical, steps_in
 from workflows.store.store import Store
+
+PROFILE = "cluster"
+"""The parameter that is no input, but the profile."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,9 @@ def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
     """What is asked of steps, each thing once."""
     found: dict[tuple[Any, str], _Question] = {}
     for node in nodes:
-        if (refuses := node.description.refuses) is not None:
-            inputs = {name: node.inputs[name] for name in inspect.signature(refuses).parameters}
+        for refuses in node.description.refuses:
+            names = [name for name in inspect.signature(refuses).parameters if name != PROFILE]
+            inputs = {name: node.inputs[name] for name in names}
             found.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
     return found
 
@@ -40,9 +45,9 @@ def asked_by_all(first: Iterable[Step], *others: Iterable[Step]) -> list[Step]:
 class Refusals:
     """What steps refuse (`Description.refuses`), each thing asked once."""
 
-    def __init__(self, nodes: Iterable[Step], store: Store) -> None:
+    def __init__(self, nodes: Iterable[Step], store: Store, cluster: Cluster) -> None:
         nodes = list(nodes)
-        self._store, self._lock = store, threading.Lock()
+        self._store, self._cluster, self._lock = store, cluster, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
         self._left = _questions(nodes)
 
@@ -56,7 +61,8 @@ class Refusals:
             del self._left[key]
             try:
                 self._store.fetch(artifacts)
-                asked.refuses(**resolve_inputs(asked.inputs, self._store))
+                profile = {PROFILE: self._cluster} if PROFILE in inspect.signature(asked.refuses).parameters else {}
+                asked.refuses(**resolve_inputs(asked.inputs, self._store), **profile)
             except UserError as error:
                 raise mistake(asked.step, error) from None
             except Exception:

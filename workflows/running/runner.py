@@ -32,7 +32,7 @@ def run_steps(
     """
     leftovers.mark()
     began = time.monotonic()
-    refusals = Refusals([*waiting, *later], store)
+    refusals = Refusals([*waiting, *later], store, cluster)
     refusals.check()
     with ProgressView(forecast) as view:
 

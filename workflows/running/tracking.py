@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +63,9 @@ class Tracker:
         """What was sent: lines of each training's log, by its artifact, and the last step of each other series; and how
         services call this run. What was sent of another experiment in this folder does not count, and is removed."""
         path = self._run / STATE
-        state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        state: dict[str, Any] = {}
+        with suppress(FileNotFoundError, ValueError):  # damaged: all is sent again
+            state = json.loads(path.read_text())
         if state.get("identity") != self._identity:
             remove(self._run, TENSORBOARD)
             state = {"identity": self._identity, "lines": {}, "steps": {}, "ids": {}}

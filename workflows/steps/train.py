@@ -1,5 +1,6 @@
 """Train a model on Ray Train: any objective, on any table it takes."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,13 @@ def _task(
     )  # fmt: skip
 
 
-def _refuses(dev: Path | None, config: TrainConfig) -> None:
+def _refuses_workers(config: TrainConfig, cluster: Cluster) -> None:
+    """Workers that cannot share a batch."""
+    if wrong := _undivided(config, cluster.for_batch(config.batch // config.accumulate).train.workers or 1):
+        raise UserError(wrong)
+
+
+def _refuses_ratings(dev: Path | None, config: TrainConfig) -> None:
     """Sentences that a validation by ratings cannot be of."""
     look = config.validate_on_dev
     if dev is None or look is None or look.measure != "Spearman":
@@ -135,7 +142,7 @@ def _refuses(dev: Path | None, config: TrainConfig) -> None:
 
 @Description(
     part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,), cost=_cost,
-    refuses=_refuses,
+    refuses=(_refuses_ratings, _refuses_workers),
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(
@@ -149,11 +156,9 @@ def train(
     The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
-    _refuses(dev, config)
+    _refuses_ratings(dev, config)
+    _refuses_workers(config, cluster)
     cluster = cluster.for_batch(config.batch // config.accumulate)
-    workers = cluster.train.workers or 1
-    if wrong := _undivided(config, workers):
-        raise UserError(wrong)
     cuda = cluster.cuda()
     task = {
         "out": out, "objective": objective, "rows": rows, "dev": dev, "data": data, "tokens": tokens, "start": start,
@@ -163,6 +168,7 @@ def train(
         if cluster.mode == "inline":
             return work(task)
         summary = dict(train_together(work, task, cluster, gpu=cuda, storage=out))
+        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train's own mark of what it may write to
     transfer.download(out, exact=True)
     return summary
 

@@ -80,15 +80,18 @@ def format_table(table: TrialTable) -> str:
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 
-def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str) -> Path:
-    """Write the best trial's config as a file for `run`; its comment says how to measure it on the results' split."""
+def write_best(
+    table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str
+) -> Path:  # fmt: skip
+    """Write the best trial's config as a file for `run`; its comment has the command `then`, and says how to measure it
+    on the results' split."""
     best, path = table.best, table.best_config
     assert best is not None
     values = ", ".join(f"{name}={format_value(value)}" for name, value in best.values.items())
     comment = (
         f"# The best of {table.counts} of {source}: {table.measure} {best.measures[-1]:.3f} of {table.systems[-1]},\n"
         f"# {table.split} split (trial {best.number}): {values or 'the config as it is'}.\n"
-        f"#     {program()} run {path}\n"
+        f"#     {then}\n"
         f"# On queries that it was not chosen by: --set evaluate.split={results_split}\n"
     )
     with replacing(path) as temporary:

@@ -108,6 +108,7 @@ def _callback(table: TrialTable, sampler: Sampler | None, on_change: Callable[[T
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             if not trial.config["finished"]:
                 self._own(trial).state = "running"
+                table.save()
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any

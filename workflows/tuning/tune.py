@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ SETTINGS = {
 """Environment variables for Ray Tune; those that this process's environment already has stay as they are."""
 
 
-def tune(arguments: argparse.Namespace, store: Store) -> Path:
-    """Run the trials that are not finished, and show the outcome; the best trial's config."""
+def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str]) -> Path:
+    """Run the trials that are not finished, and show the outcome; the best trial's config, which the command `then`
+    runs."""
     tuned = read_tuning(arguments)
     table = _empty_table(tuned)
     table.resume()
@@ -57,7 +59,7 @@ def tune(arguments: argparse.Namespace, store: Store) -> Path:
         table.save()
         _run(tuned, table, store, cluster, draws)
     table.save()
-    return _show(tuned, table, store)
+    return _show(tuned, table, store, then)
 
 
 def _empty_table(tuned: TunedExperiment) -> TrialTable:
@@ -139,7 +141,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
             )  # fmt: skip
 
 
-def _show(tuned: TunedExperiment, table: TrialTable, store: Store) -> Path:
+def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callable[[Path], str]) -> Path:
     """Print the table, and write the page and the best trial's config; StepFailed where no trial is done."""
     best = table.best
     if best is None:
@@ -150,7 +152,7 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store) -> Path:
     config = tuned.experiment(best.point).config.model_dump(mode="json")
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
     whole = experiments.found_from(config, tuned.path, table.best_config.parent)
-    path = report.write_best(table, whole, tuned.path, results_split=results_split)
+    path = report.write_best(table, whole, tuned.path, results_split=results_split, then=then(table.best_config))
     page = report.write_page(
         table, title=tuned.path.stem, source=tuned.path, config=config, results_split=results_split,
         log_keys={name for name, values in tuned.tuning.space.items() if values.loguniform},

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(900)  # each trial is a process that imports to
 
 def run_tuning(place: Place, *words: str) -> Path:
     """Run `tune` in this process and the session's Ray, without the run of the best trial."""
-    return tune.tune(parser().parse_args(place.words("tune", *words)), Store(place.store))
+    return tune.tune(parser().parse_args(place.words("tune", *words)), Store(place.store), lambda best: f"run {best}")
 
 
 def trials(place: Place, run: str = "tiny") -> list[dict[str, Any]]:
