@@ -37,10 +37,8 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
         if trials is not None and trials.under_way:
             text = format_table(trials)
             if not is_at_work(experiment.run):
-                text += (
-                    "\n  nothing is running; repeat `tune` to resume; watching until it goes on (Ctrl-C ends it)"
+                text += "\n  nothing is running; repeat `tune` to resume; watching until then (Ctrl-C ends this)"
             key = text
-                )
         else:
             if not store.holders(waiting):
                 time.sleep(seconds)  # it may be between two steps
