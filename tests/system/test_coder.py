@@ -176,6 +176,11 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     shutil.copytree(beir, other)
     lines = (other / "qrels/test.tsv").read_text().splitlines()
     (other / "qrels/test.tsv").write_text("\n".join(line for line in lines if not line.endswith("\t1")) + "\n")
+    judged = {line.split("\t")[1] for path in (other / "qrels").glob("*.tsv") for line in path.read_text().splitlines()}
+    documents = (other / "corpus.jsonl").read_text().splitlines()  # it may hold fewer than are retrieved
+    kept = [line for line in documents if json.loads(line)["_id"] in judged]
+    assert len(kept) < len(documents)
+    (other / "corpus.jsonl").write_text("\n".join(kept) + "\n")
     tree = tiny.coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
     tree["evaluate"] = {
         "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "other_qrels": {"graded": {"format": "beir",
@@ -196,10 +201,23 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     assert {one["collection"] for one in place.metrics()["comparisons"]} == {"toy", "graded"}
 
 
+def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """Where they are chosen on the measured split, as all are on the split that systems are selected on."""
+    tree = tiny.coder(beir, encoder)
+    config = tiny.write(tmp_path / "coder.yaml", tree)
+    chosen = {
+        (node.inputs["split"], node.inputs["config"].split)
+        for node in graph(experiments.read(config, [], tmp_path).wanted)
+        if node.function.__name__ == "chosen"
+    }
+    assert chosen == {("test", "dev"), ("dev", None)}
+
+
 @pytest.mark.parametrize(
     ("more", "said_of"),
     [
         ({"context": {"size": 50}}, "context.size: 50 candidates, and k: 20"),
+        ({"train": None, "smooth": None, "interpolate": None, "rounds": 2}, "rounds: 2: there is no `train`"),
         ({"train": None}, "smooth and interpolate need a training, and there is no `train`"),
         ({"train": tiny.training(over="batch")}, "losses: over: 'batch'; the objective coder accepts group"),
         ({"rerank_chosen": {"mix": [0, 1]}}, "mix above 0"),

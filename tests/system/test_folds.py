@@ -92,6 +92,21 @@ def test_what_is_of_several_folds_cannot_be_exported(folded: Place, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_fold_has_the_systems_that_adapt_itself_adds(judged: Path, encoder: Path, tmp_path: Path) -> None:
+    inner = {key: value for key, value in tiny.adapt(judged, encoder).items() if key != "rm3"}
+    names = {one.name for one in experiments.read(
+        tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path).outcome.systems}  # fmt: skip
+    assert {"BM25 with RM3", "start model by neighbours", "retriever 1"} <= names
+
+
+def test_other_judgements_are_not_divided(judged: Path, encoder: Path, tmp_path: Path) -> None:
+    inner = {**tiny.dpr(judged, encoder)}
+    inner["evaluate"] = {"other_qrels": {"lenient": {"format": "beir", "path": str(judged)}}}
+    config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
+    with pytest.raises(UserError, match=r"measured on 'lenient' too \(evaluate\.other_qrels\), whose queries are not"):
+        experiments.read(config, [], tmp_path)
+
+
 def test_a_collection_with_training_queries_of_its_own_is_refused(
     beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said
 ) -> None:

@@ -94,6 +94,11 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("retriever.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
          r"warm retriever: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
          r"groups do not have; accepted: a loss over targets, "),
+        ("retriever.warm.train.losses=[{function: components.losses.same_tower.samtone}]",
+         r"warm retriever: losses: components\.losses\.same_tower\.samtone looks at the texts of the whole batch; "
+         r"accepted: `over: batch`"),
+        ("evaluate.split=train", r"evaluate\.split: 'train' is what is learnt from; accepted: another split, such as"),
+        ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such as"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
         ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out"),
         ("data=null", r"data: "),
@@ -134,6 +139,20 @@ def test_a_mistake_that_shows_while_running_is_one_line(
     assert place("run", "--set", assignment, "--until", until) == 2
     assert re.fullmatch(rf"error: .*{says}.*", said()[1].splitlines()[-1])
     assert place("run", "--until", until) == 0
+
+
+def test_workers_that_cannot_share_a_batch_are_refused_before_anything_runs(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder), mode="ray", device="cpu", train={"workers": 2, "threads": 1})
+    says = r"error: retriever: batch: 5 rows cannot be shared evenly among 2 workers in 1 parts"
+    for command in (["run", "--no-estimate"], ["plan"]):
+        assert (
+            place(*command, "--set", "train.batch=5", *(["--cluster", str(place.cluster)] if "plan" in command else []))
+            == 2
+        )
+        assert re.match(says, said()[1].splitlines()[-1])
+    assert not list(place.store.glob("*-*"))
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,20 @@ def test_only_what_can_share_a_gpu_has_a_part_of_one(profile: dict[str, Any], sa
     assert Cluster(train={"workers": 1, "gpus": 0.5}, map={"gpus": 0.5}).train.gpus == 0.5
 
 
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ({"train": {"workers": 2}}, "train.workers: got 2; accepted with mode: inline: 1, or null"),
+        ({"train": {"shard": True}}, "train.shard: got true; accepted with mode: inline: false"),
+        ({"address": "auto"}, "address: got 'auto'; accepted with mode: inline: null"),
+        ({"parallel_steps": 2}, "parallel_steps: got 2; accepted with mode: inline: 1"),
+    ],
+)
+def test_one_process_refuses_what_it_would_ignore(profile: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(says)):
+        Cluster(mode="inline", **profile)
+
+
 def test_one_process_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert Cluster(mode="inline", train=TrainPool(workers=None)).for_batch(64).train.workers == 1

@@ -90,6 +90,23 @@ def test_the_queries_themselves_are_not_found_where_they_are_left_out(played: ti
         assert after == list(enumerate([one for one in before if one != query][:10], 1))
 
 
+def test_sizes_are_measured_without_the_queries_too(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """The same vectors searched in the same way have the same measures."""
+    place = tiny.place(tmp_path, {**tree, "sizes": {"same": {}}, "analyse": None})
+    assert place("run") == 0
+    values = {(row["collection"], row["measure"], row["system"]): row["value"] for row in place.metrics()["rows"]}
+    assert values["Second", "nDCG@10", "retriever"] > 0
+    for (collection, measure, system), value in values.items():
+        if system == "retriever":
+            assert values[collection, measure, "retriever, same"] == value
+
+
+def test_sets_are_of_an_experiment(tmp_path: Path, tree: dict[str, Any]) -> None:
+    config = tiny.write(tmp_path / "sets.yaml", {**tree, "sets": ["k=5"]})
+    with pytest.raises(UserError, match="sets: they are of an `experiment`, and there is none; accepted: left out"):
+        experiments.read(config, [], tmp_path)
+
+
 def test_the_table_has_collections_for_rows(played: tiny.Place) -> None:
     text = table(played.metrics())
     lines = text.splitlines()

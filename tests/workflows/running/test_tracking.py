@@ -17,7 +17,7 @@ import yaml
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.running import tracking
-from workflows.running.tracking import Tracker, track_step
+from workflows.running.tracking import STATE, Tracker, track_step
 from workflows.store.progress import Progress
 
 
@@ -98,6 +98,16 @@ def test_another_artifact_under_the_same_label_is_sent_from_its_beginning(kept: 
     kept.send_training("a", log(tmp_path / "train-one", *LINES))
     kept.send_training("a", log(tmp_path / "train-two", *LINES[:1]))
     assert [step for _, _, step in sent(kept)] == [10, 15, 20, 10]
+
+
+@pytest.mark.parametrize("damaged", ["", "{"])
+def test_what_was_sent_and_cannot_be_read_is_sent_again(kept: Tracker, tmp_path: Path, damaged: str) -> None:
+    out = log(tmp_path / "train", *LINES)
+    kept.send_training("a", out)
+    (tmp_path / STATE).write_text(damaged)
+    other = Tracker(tmp_path, ["tensorboard"], "one")
+    other.send_training("a", out)
+    assert [step for _, _, step in sent(other)] == [10, 15, 20]
 
 
 def test_another_experiment_in_the_same_folder_begins_anew(kept: Tracker, tmp_path: Path) -> None:

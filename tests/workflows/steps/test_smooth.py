@@ -209,6 +209,24 @@ def test_all_that_is_relevant_is_in_the_context_however_small(
     assert all(groups[i].targets.tolist() == [1.0, 1.0] for i in range(len(groups)))
 
 
+def test_what_is_relevant_to_a_query_of_the_same_text_is_no_negative(
+    drawn: Any, tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """q4 and q5 ask the same; of q5 d5 and one more are relevant."""
+    before = drawn(size=6)
+    load = np.load
+    same = load(tokens / "queries.same.npy").copy()
+    same[4] = same[5] = 4
+    monkeypatch.setattr(
+        np, "load", lambda path, **options: same if Path(path).name == "queries.same.npy" else load(path, **options)
+    )
+    after = drawn(size=6)
+    others = set(before["q5"]["doc_ids"][: int(sum(before["q5"]["targets"]))])
+    assert others & set(before["q7"]["doc_ids"]) or others
+    assert not others & set(after["q4"]["doc_ids"])
+    assert after["q7"] == before["q7"]
+
+
 def test_contexts_of_a_sample_are_those_of_all(drawn: Any) -> None:
     every, some = drawn(size=6), drawn(size=6, queries=5)
     assert len(some) in (4, 5)  # q8 may be among the five, and found nothing

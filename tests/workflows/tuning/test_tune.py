@@ -249,10 +249,12 @@ def test_ctrl_c_ends_a_tuning_in_a_line(beir: Path, encoder: Path, tmp_path: Pat
         while not (path.exists() and any(one["state"] == "running" for one in trials(place))):
             assert driver.poll() is None
             time.sleep(0.02)
+        assert place("clean", "--whole") == 2  # its trials need what they share
         driver.send_signal(signal.SIGINT)
         _, err = driver.communicate()
     assert driver.returncode == 130
     assert err.splitlines()[-1].startswith("Interrupted. ")
+    assert {"config.yaml", "plan.txt", "trials.json"} <= {path.name for path in (place.runs / "tiny").iterdir()}
     assert "Traceback" not in err
 
 
