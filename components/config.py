@@ -239,14 +239,17 @@ ACCEPTED = {
 """What is accepted, by the beginning of pydantic's name of the mistake."""
 
 
-KIND = re.compile(r"str|int|float|bool|constrained-\w+|(literal|list|dict|function-\w+)\[.*\]")
+KIND = re.compile(r"constrained-\w+|(literal|list|dict|function-\w+)\[.*\]")
 """A kind of value, or a validator, as pydantic names it in a location where a key takes several kinds."""
+PLAIN = ("str", "int", "float", "bool")
+"""Kinds without parts, which stand last there; elsewhere such a word is a key."""
 
 
 def without_kinds(cls: Any, location: tuple[Any, ...]) -> tuple[Any, ...]:
     """A location as a config has it: without what pydantic names of the kinds that a key takes."""
     named = [part for at, part in enumerate(location) if part in {one.__name__ for one in _classes(cls, location[:at])}]
-    return tuple(part for part in location if part not in named and not KIND.fullmatch(str(part)))
+    whole = tuple(part for part in location if part not in named and not KIND.fullmatch(str(part)))
+    return whole[:-1] if len(whole) > 1 and whole[-1] in PLAIN else whole
 
 
 def fields_at(cls: Any, location: tuple[Any, ...]) -> list[str]:

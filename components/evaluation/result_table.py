@@ -122,7 +122,8 @@ def across(metrics: Json) -> list[Json]:
         for name in dict.fromkeys(one["collection"] for one in own):
             cells = [found[name, system] for system in systems]
             counts = {one["system"]: one["queries"] for one in own if one["collection"] == name}
-            whole = [cell.mean for cell, of in zip(cells, systems, strict=True) if counts[of] == max(counts.values())]
+            most = max(counts[of] for of in systems)
+            whole = [cell.mean for cell, of in zip(cells, systems, strict=True) if counts[of] == most]
             lines.append({"collection": name, "cells": cells, "best": max(whole)})
         several = any(len(one["seeds"]) > 1 for one in own)
         tables.append({"measure": measure, "systems": systems, "lines": lines, "several": several})

@@ -30,6 +30,8 @@ DIGITS = 12
 equal systems differ."""
 EQUAL = 1e-10
 """How near 1 the cosine of equal sentences is: their vectors differ by rounding in the encoder."""
+EQUAL_HALVES = 1e-7
+"""The same of vectors that were kept in float16."""
 
 
 class SimilarityConfig(Config):
@@ -128,15 +130,16 @@ def per_pair(measure: Measure, cosines: Floats, ratings: Floats, subsets: list[s
 def cosines(first: npt.NDArray, second: npt.NDArray) -> Floats:
     """(n,) cosines of (n, d) vectors with (n, d) others; 1 where they are equal but for rounding (`equal_as_one`), 0
     where one is zero."""
-    return equal_as_one((unit_length(first) * unit_length(second)).sum(1))
+    within = EQUAL_HALVES if np.float16 in (first.dtype, second.dtype) else EQUAL
+    return equal_as_one((unit_length(first) * unit_length(second)).sum(1), within)
 
 
-def equal_as_one(cosines: Floats) -> Floats:
+def equal_as_one(cosines: Floats, within: float = EQUAL) -> Floats:
     """(n,) cosines, of which those of equal sentences are 1: by their last digits such pairs would be in random order.
 
     No other is rounded: an encoder whose vectors lie close together orders its pairs by late digits.
     """
-    return np.where(np.abs(1 - cosines) < EQUAL, 1.0, cosines)
+    return np.where(np.abs(1 - cosines) < within, 1.0, cosines)
 
 
 def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: SimilarityConfig) -> dict[str, Any]:

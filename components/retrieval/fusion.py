@@ -29,7 +29,8 @@ class FusionConfig(Config):
     1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009). `interpolate`: by the sum of the
     normalised scores, where a document has the lowest score of a list that it is not in (`max-min`: 0)."""
     depth: int = Field(100, ge=1)
-    """Number of documents of a query in the fused ranking. EAR's public code may return up to two more, as it counts
+    """Number of documents of a query in the fused ranking; `zeroshot` and `coder` take 100 for all where more are
+    retrieved. EAR's public code may return up to two more, as it counts
     only after a turn of all lists. A list that has ended is skipped."""
     c: float = Field(60.0, ge=0)
     """Constant of `reciprocal`: the larger, the less a first rank counts beside a lower one."""

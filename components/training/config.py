@@ -146,10 +146,6 @@ def check_training(objective: str, config: TrainConfig, label: str, *, taught: b
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
                              f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
-        if term.over == "group" and calls(term.function, "joined"):
-            raise ValueError(
-                f"{label}: losses: {term.function} looks at the texts of the whole batch; accepted: `over: batch`"
-            )
         if not taught and term.over in ("group", "batch") and calls(term.function, "taught"):
             raise ValueError(
                 f"{label}: losses: {term.function} needs a teacher's scores, which these groups do not have; accepted: "

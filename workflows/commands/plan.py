@@ -77,18 +77,12 @@ def call(arguments: argparse.Namespace) -> None:
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     if profile is not None:
-        Refusals(waiting, store, profile).check()
-    _say_fits(arguments, profile)
+        profile.check()
+        Refusals(waiting, store, profile).check(artifacts=False)
+        print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     _say_changes(experiment, store)
     if tuned is not None:
         print(_tuning(tuned))
-
-
-def _say_fits(arguments: argparse.Namespace, profile: Cluster | None) -> None:
-    """Print that there is what a profile asks for; UserError where there is not."""
-    if profile is not None:
-        profile.check()
-        print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
 
 
 def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
@@ -123,6 +117,8 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
     """Print a line for each experiment: its steps, and those to run that none before it needs too."""
     if arguments.estimate or arguments.assume:
         raise UserError("--estimate is of one experiment; accepted: one config")
+    if profile is not None:
+        profile.check()
     seen: set[str] = set()
     for path in paths:
         try:
@@ -133,12 +129,14 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
         if profile is not None:
-            Refusals(waiting, store, profile).check()
+            try:
+                Refusals(waiting, store, profile).check(artifacts=False)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from None
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
         _say_changes(experiment, store, f"{path}: ")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
-    _say_fits(arguments, profile)
 
 
 def _estimate(

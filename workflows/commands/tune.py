@@ -23,10 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def call(arguments: argparse.Namespace) -> None:
     """Run the trials, then what the best one's config leads to."""
     from workflows.tuning import tune
+    from workflows.tuning.config import read_tuning
 
     experiment, store = opened(arguments)
     check_source_files(graph(experiment.wanted), store)
     check_places(arguments, experiment, store, graph(experiment.wanted))
+    read_tuning(arguments)  # so that nothing is written where there is a mistake
     check_present(pending(experiment.wanted, store))
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
 

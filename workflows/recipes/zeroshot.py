@@ -123,7 +123,7 @@ def build(config: Config) -> Outcome:
         bm25 = collection.bm25(asked.split)
         retrieval = refresh("retriever", collection, retriever, own)
         counted = partial(_without_queries, config.k) if asked.same_id == "drop" else _all
-        rankings = {"BM25": counted(bm25), "retriever": counted(retrieval.ranking(asked.split))}
+        rankings = {"BM25": counted("BM25", bm25), "retriever": counted("retriever", retrieval.ranking(asked.split))}
         if config.fusion is not None:
             rankings["fusion"] = step(
                 "fusion", fuse, data=collection.data, rankings=list(rankings.values()), split=asked.split,
@@ -153,13 +153,13 @@ def build(config: Config) -> Outcome:
     )
 
 
-def _all(ranking: Step) -> Step:
+def _all(system: str, ranking: Step) -> Step:
     return ranking
 
 
-def _without_queries(k: int, ranking: Step) -> Step:
-    """A ranking without the documents that have their query's id."""
-    return step(f"{ranking.label} without the queries", exclude, ranking=ranking, k=k)
+def _without_queries(k: int, system: str, ranking: Step) -> Step:
+    """A system's ranking without the documents that have their query's id."""
+    return step(f"{system} without the queries", exclude, ranking=ranking, k=k)
 
 
 def _note(config: Config, other: Outcome | None) -> str:

@@ -51,16 +51,17 @@ class Refusals:
         self._undone = {node.fingerprint for node in nodes}
         self._left = _questions(nodes)
 
-    def check(self) -> None:
+    def check(self, *, artifacts: bool = True) -> None:
         """UserError, as the step itself would raise it, where a step refuses its inputs. One that takes an artifact
-        which is not there yet is not asked."""
+        which is not there yet is not asked; nor, without `artifacts`, which may have to be fetched, one that takes
+        any."""
         for key, asked in list(self._left.items()):
-            artifacts = list(steps_in(asked.inputs))
-            if any(node.fingerprint in self._undone for node in artifacts):
+            taken = list(steps_in(asked.inputs))
+            if any(node.fingerprint in self._undone for node in taken) or (taken and not artifacts):
                 continue
             del self._left[key]
             try:
-                self._store.fetch(artifacts)
+                self._store.fetch(taken)
                 profile = {PROFILE: self._cluster} if PROFILE in inspect.signature(asked.refuses).parameters else {}
                 asked.refuses(**resolve_inputs(asked.inputs, self._store), **profile)
             except UserError as error:

@@ -56,6 +56,11 @@ class System:
         made = graph([self.ranking or self.metrics])
         return any(node.description.models == "training" for node in made)
 
+    def learns_from(self, split: str) -> bool:
+        """Whether a training that it stands on had something of a split's queries."""
+        trainings = [one for one in graph([self.ranking or self.metrics]) if one.description.models == "training"]
+        return any(one.inputs.get("split") == split for one in graph(trainings))
+
     @property
     def steps(self) -> list[Step]:
         """What was measured of it."""

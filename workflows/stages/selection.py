@@ -18,7 +18,7 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     """
     outcome, asked = build(config), config.evaluate
     for key in ("split", "select"):
-        if getattr(asked, key) == "train" and any(one.trained for one in outcome.systems):
+        if getattr(asked, key) == "train" and any(one.learns_from("train") for one in outcome.systems):
             raise ValueError(f"evaluate.{key}: 'train' is what is learnt from; accepted: another split, such as one "
                              "that `data.hold_out` makes")  # fmt: skip
     if outcome.unmeasured:

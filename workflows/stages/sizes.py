@@ -34,8 +34,8 @@ class Sizes:
     """A retriever's vectors in several sizes, measured."""
 
     results: Results
-    ranked: Callable[[Step], Step] = lambda ranking: ranking
-    """What is measured of what is found, such as all but a query's own document."""
+    ranked: Callable[[str, Step], Step] = lambda system, ranking: ranking
+    """What is measured of what a system finds, such as all but a query's own document."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What the step `sizes` takes, one a size and seed."""
 
@@ -47,9 +47,9 @@ class Sizes:
         whole = retrieval.ranking(split)
         self._row(system, "", retrieval, whole, seed)
         for size, search in asked.items():
-            smaller = retrieval.searching(search, size)
+            smaller, name = retrieval.searching(search, size), f"{system}, {size}"
             # Without `retrieval`: what a run searches with, and exports without being asked, is the retriever itself.
-            self.results.add(f"{system}, {size}", self.ranked(smaller.ranking(split)), seed=seed)
+            self.results.add(name, self.ranked(name, smaller.ranking(split)), seed=seed)
             self._row(system, size, smaller, whole, seed)
 
     def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:

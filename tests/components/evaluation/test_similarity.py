@@ -66,6 +66,9 @@ def test_pairs_of_equal_sentences_are_tied() -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(50, 64)).astype(np.float32)
     assert set(cosines(vectors, vectors * np.float32(1 + 1e-7))) == {1.0}
+    noise = np.float32(1) + np.float32(3e-7) * rng.normal(size=vectors.shape).astype(np.float32)
+    for kept in (np.float32, np.float16):
+        assert set(cosines(vectors.astype(kept), (vectors * noise).astype(kept))) == {1.0}
     assert cosines(np.zeros((1, 2)), np.ones((1, 2))).tolist() == [0]
 
 

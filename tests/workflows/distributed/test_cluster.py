@@ -161,7 +161,7 @@ def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(clusters, "cores", lambda: 96)
     monkeypatch.setattr(clusters, "ray_session", lambda cluster: Ray)
     assert Cluster().machine_cores() == 96
-    assert Cluster(mode="inline", address="auto").machine_cores() == 96
+    assert Cluster(mode="inline").machine_cores() == 96
     assert Cluster(address="auto").machine_cores() == 8
 
 
@@ -182,7 +182,7 @@ def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> N
         ({"device": "cpu", "train": {"workers": 40}}, None),
         ({"java": {"threads": 33}}, "java.threads: 33 for each worker are asked for, and no machine has more than 32"),
         ({"map": {"threads": 33}}, "map.threads: 33 for each worker"),
-        ({"mode": "inline", "map": {"threads": 99}, "train": {"workers": 99}}, None),
+        ({"mode": "inline", "map": {"threads": 99}}, None),
     ],
 )  # fmt: skip
 def test_requests_that_would_wait_for_ever_are_refused(

@@ -95,7 +95,7 @@ def test_sizes_are_measured_without_the_queries_too(tmp_path: Path, tree: dict[s
     place = tiny.place(tmp_path, {**tree, "sizes": {"same": {}}, "analyse": None})
     assert place("run") == 0
     values = {(row["collection"], row["measure"], row["system"]): row["value"] for row in place.metrics()["rows"]}
-    assert values["Second", "nDCG@10", "retriever"] > 0
+    assert values["First", "nDCG@10", "retriever"] > 0
     for (collection, measure, system), value in values.items():
         if system == "retriever":
             assert values[collection, measure, "retriever, same"] == value

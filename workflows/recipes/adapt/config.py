@@ -157,9 +157,6 @@ class Config(RetrievalConfig):
                 "evaluate: a system is chosen by queries that are neither trained on nor measured; accepted: `select` "
                 "with their split, and a measure by judgements"
             )
-        if self.evaluate.select == self.evaluate.split:
-            raise ValueError(f"evaluate.select: {self.evaluate.select!r} is what is measured; accepted: another split, "
-                             "which is held out where there is none")  # fmt: skip
         for key in ("split", "select"):
             if getattr(self.evaluate, key) == "train" and self.train is not False:
                 raise ValueError(

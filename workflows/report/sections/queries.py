@@ -34,6 +34,8 @@ TITLE, BODY = 100, 160
 """Letters of a document's title and text."""
 BATCH = 100
 """Queries whose documents are read together."""
+ELSEWHERE = {"title": "", "text": "(This document is not in the collection that these judgements are of.)"}
+"""What is shown of a document that was retrieved and that other judgements' collection lacks."""
 RANKED = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
 
@@ -167,11 +169,10 @@ def _texts(
         batch = [asked[at] for at in order[start : start + BATCH]]
         needed = {query: _needed(query, systems, relevant) for query in batch}
         found = records(data / "documents.parquet", "doc_id", [d for ids in needed.values() for d in ids])
-        # Other judgements may come with fewer documents than are retrieved.
-        needed = {query: [one for one in ids if one in found] for query, ids in needed.items()}
         for query in batch:
             new = [one for one in needed[query] if one not in chosen]
-            added = [(_cut(found[one]["title"], TITLE), _cut(found[one]["text"], BODY)) for one in new]
+            read = [found.get(one, ELSEWHERE) for one in new]
+            added = [(_cut(one["title"], TITLE), _cut(one["text"], BODY)) for one in read]
             left -= sum(len(title.encode()) + len(text.encode()) + 8 for title, text in added)
             if left < 0:
                 break
@@ -183,11 +184,8 @@ def _texts(
     return {
         "queries": [_cut(texts[query]["text"], 4 * TITLE) for query in asked],
         "documents": documents,
-        "first": [
-            [[chosen[d] for d in of.first.get(query, []) if d in chosen] if query in of_query else None
-             for query in asked]
-            for of in systems
-        ],
+        "first": [[[chosen[d] for d in of.first.get(query, [])] if query in of_query else None for query in asked]
+                  for of in systems],
         "right": [[chosen[d] for d in of_query[query] if d in relevant.get(query, ())] if query in of_query else None
                   for query in asked],
         "shown": len(of_query),
