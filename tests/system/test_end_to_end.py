@@ -208,6 +208,8 @@ def test_training_teaches(beir: Path, encoder: Path, played: Place, tmp_path: Pa
     records = [json.loads(path.read_text()) for path in place.store.glob("evaluate-*/artifact.json")]
     measured = {record["label"]: record["summary"]["measures"]["RR@10"] for record in records}
     assert measured["retriever measures"] > measured["start model measures"] + 0.3
+    note = experiments.read(place.config, [], place.runs).outcome.note
+    assert note.endswith("The measured queries, of `train`, are those that it learnt from.")
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8"])

@@ -67,6 +67,8 @@ def call(arguments: argparse.Namespace) -> None:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
         _estimate(experiment, store, profile, assumed, tuned)
         return
+    if profile is not None:
+        profile.check()
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
@@ -77,7 +79,6 @@ def call(arguments: argparse.Namespace) -> None:
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     if profile is not None:
-        profile.check()
         Refusals(waiting, store, profile).check(artifacts=False)
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     _say_changes(experiment, store)

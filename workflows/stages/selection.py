@@ -17,10 +17,14 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     that split in place of the measured one. What both need, such as the trainings, is one step and done once.
     """
     outcome, asked = build(config), config.evaluate
-    for key in ("split", "select"):
-        if getattr(asked, key) == "train" and any(one.learns_from("train") for one in outcome.systems):
-            raise ValueError(f"evaluate.{key}: 'train' is what is learnt from; accepted: another split, such as one "
-                             "that `data.hold_out` makes")  # fmt: skip
+    if "train" in (asked.split, asked.select) and any(one.learns_from("train") for one in outcome.systems):
+        if asked.select == "train":
+            raise ValueError(
+                "evaluate.select: 'train' is what is learnt from; accepted: another split, such as one that "
+                "`data.hold_out` makes"
+            )
+        note = f"{outcome.note} The measured queries, of `train`, are those that it learnt from."
+        outcome = replace(outcome, note=note)
     if outcome.unmeasured:
         return outcome
     if asked.select == asked.split:

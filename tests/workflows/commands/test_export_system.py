@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import shlex
 import shutil
 import tokenize
 from collections.abc import Callable
@@ -171,7 +172,7 @@ def test_the_system_of_an_export_is_the_best_on_dev_unless_named(
         name = max(candidates, key=lambda one: one["value"])["system"]
         to = tmp_path / name
         assert place("export", str(to)) == 0
-        assert f'{to}/system ({name}): python -m workflows search {to}/system "QUERY"' in said()[0]
+        assert f'{to}/system ({name}): python -m workflows search {shlex.quote(f"{to}/system")} "QUERY"' in said()[0]
         assert json.loads((to / "system" / "system.json").read_text())["name"] == name
 
 

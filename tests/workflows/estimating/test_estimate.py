@@ -275,7 +275,7 @@ def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Pa
 def test_workers_that_cannot_share_a_batch_are_refused(tmp_path: Path, beir: Path, encoder: Path) -> None:
     nodes = graph(experiments.read(tiny.write(tmp_path / "x.yaml", tiny.dpr(beir, encoder)), [], tmp_path).wanted)
     for workers, refused in ((None, False), (1, False), (7, True)):
-        here = site(Cluster(mode="inline", train={"workers": workers}), tmp_path)
+        here = site(Cluster(device="cpu", train={"workers": workers}), tmp_path)
         found = estimate(nodes, {node.fingerprint for node in nodes}, here, Store(tmp_path), assumed={}, quick=True)
         told = [one for one in found.problems if "cannot be shared evenly among 7 workers in 1 parts; to" in one]
         assert bool(told) == refused
