@@ -31,8 +31,8 @@ def labelled_sentences(data: Path, split: str | None, wanted: str = "label") -> 
     return own
 
 
-def rated_pairs(data: Path, split: str | None) -> pa.Table:
-    """The pairs of a split, or of all for None, with people's ratings. UserError where there are single sentences, or
+def rated_pairs(data: Path, split: str) -> pa.Table:
+    """The pairs of a split, with people's ratings. UserError where there are single sentences, or
     all pairs are rated alike, which says nothing of any order."""
     pairs = labelled_sentences(data, split, "score")
     if pairs["second"].null_count:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from components.config import UserError, listing
 from components.data.batches import Batch
-from components.data.examples import rated_pairs
+from components.data.examples import rated_pairs, splits_of
 from components.data.groups import ids_of, rows_of
 from components.data.token_store import TokenStore
 from components.evaluation.similarity import DIGITS, equal_as_one, spearman
@@ -46,8 +47,10 @@ class RatedPairs(Objective):
         self.open(data / "examples.parquet")
 
     def open(self, table: Path) -> None:
-        """Open an examples table. UserError if its sentences are not rated pairs."""
-        examples = rated_pairs(table.parent, None)
+        """Open an examples table. UserError if its sentences are not rated pairs of one split."""
+        if len(splits := splits_of(table.parent)) > 1:
+            raise UserError(f"rated: pairs of the splits {listing(splits)}; accepted: one, in `rated.splits`")
+        examples = rated_pairs(table.parent, splits[0])
         ids = ids_of(table.parent / "documents.parquet", "doc_id")
         self._pairs = np.stack([rows_of(examples[side], ids, what="examples") for side in ("first", "second")])
         self._ratings = examples["score"].to_numpy()

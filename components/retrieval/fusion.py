@@ -29,9 +29,9 @@ class FusionConfig(Config):
     1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009). `interpolate`: by the sum of the
     normalised scores, where a document has the lowest score of a list that it is not in (`max-min`: 0)."""
     depth: int = Field(100, ge=1)
-    """Number of documents of a query in the fused ranking; `zeroshot` and `coder` take 100 for all where more are
-    retrieved. EAR's public code may return up to two more, as it counts
-    only after a turn of all lists. A list that has ended is skipped."""
+    """Number of documents of a query in the fused ranking. Where `zeroshot` or `coder` retrieves more than 100, 100
+    stands for all. EAR's public code may return up to two more, as it counts only after a turn of all lists. A list
+    that has ended is skipped."""
     c: float = Field(60.0, ge=0)
     """Constant of `reciprocal`: the larger, the less a first rank counts beside a lower one."""
     weight: float = Field(0.5, ge=0, le=1)
@@ -40,7 +40,7 @@ class FusionConfig(Config):
     normalise: Normalise = "max-min"
     """How `interpolate` normalises each query's scores in each list: `max-min`, from 0 to 1; `none`, as they are."""
 
-    def of(self, k: int) -> Self:
+    def reaching(self, k: int) -> Self:
         """The same for rankings of `k` documents, none of which is cut by a `depth` that was left open."""
         left_open = self.depth == type(self).model_fields["depth"].default
         return self.model_copy(update={"depth": k}) if left_open and k > self.depth else self

@@ -51,7 +51,7 @@ def _refuses(before: Path, most: int) -> None:
         raise UserError(f"{length} characters; accepted: {most}")
 
 
-@Description(refuses=(_refuses,))
+@Description(refuses=_refuses)
 def refuse(out: Path, cluster: Any, *, before: Path, after: Path, most: int) -> None:
     """A step that takes no text longer than so many characters before it, whatever is after it."""
     (out / "text").write_text((before / "text").read_text())

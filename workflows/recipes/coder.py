@@ -148,7 +148,7 @@ class Training:
                 system = f"{base} + CODER {kind}".strip()
                 mixed = step(
                     self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
-                    split=config.evaluate.split, config=config.interpolate.of(config.k),
+                    split=config.evaluate.split, config=config.interpolate.reaching(config.k),
                 )  # fmt: skip
                 self.results.add(system, mixed, seed=self.seed)
         return retrieval

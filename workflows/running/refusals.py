@@ -29,7 +29,7 @@ def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
     """What is asked of steps, each thing once."""
     found: dict[tuple[Any, str], _Question] = {}
     for node in nodes:
-        for refuses in node.description.refuses:
+        if (refuses := node.description.refuses) is not None:
             names = [name for name in inspect.signature(refuses).parameters if name != PROFILE]
             inputs = {name: node.inputs[name] for name in names}
             found.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))

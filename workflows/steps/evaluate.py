@@ -66,7 +66,7 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", cost=_cost, refuses=(_refuses,))
+@Description(part="evaluation", cost=_cost, refuses=_refuses)
 def evaluate(
     out: Path,
     cluster: Any,

@@ -115,7 +115,7 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     queries_of(data, splits, ["query_id"])
 
 
-@Description(part="BM25", cost=_search_cost, refuses=(_refuses,))
+@Description(part="BM25", cost=_search_cost, refuses=_refuses)
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def lucene_search(
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", cost=_search_cost, refuses=(_refuses,))
+@Description(part="BM25", cost=_search_cost, refuses=_refuses)
 def lucene_feedback(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: RM3Config,

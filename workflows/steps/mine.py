@@ -138,7 +138,7 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", version=2, cost=_cost, refuses=(_refuses,))
+@Description(part="groups and negatives", version=2, cost=_cost, refuses=_refuses)
 def mine(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
     seed: list[Any], config: MineConfig, gate: Path | None = None,

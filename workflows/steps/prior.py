@@ -56,7 +56,7 @@ def _refuses(data: Path, split: str) -> None:
         raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
 
 
-@Description(part="scoring by the ranker", cost=_fit_cost, refuses=(_refuses,))
+@Description(part="scoring by the ranker", cost=_fit_cost, refuses=_refuses)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _refuses_labels(data: Path, split: str | None) -> None:
     labelled_sentences(data, split)
 
 
-@Description(part="evaluation", version=2, shows=(SIMILARITY,), cost=_similarity_cost, refuses=(_refuses_pairs,))
+@Description(part="evaluation", version=2, shows=(SIMILARITY,), cost=_similarity_cost, refuses=_refuses_pairs)
 def similarity(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def similarity(
     return {"measures": _write(out, examples, values), "subsets": len(set(subsets)), **shown}
 
 
-@Description(part="evaluation", cost=_transfer_cost, refuses=(_refuses_labels,))
+@Description(part="evaluation", cost=_transfer_cost, refuses=_refuses_labels)
 def transfer(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:

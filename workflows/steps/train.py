@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from components.compute.processor import configure_process
-from components.config import Config, UserError, listing
-from components.data.examples import rated_pairs, splits_of
+from components.config import Config, UserError
 from components.models.shape import predicted_at_once
 from components.rng import keyed_int
 from components.timing import timed
@@ -124,25 +123,15 @@ def _task(
     )  # fmt: skip
 
 
-def _refuses_workers(config: TrainConfig, cluster: Cluster) -> None:
+def _refuses(config: TrainConfig, cluster: Cluster) -> None:
     """Workers that cannot share a batch."""
     if wrong := _undivided(config, cluster.for_batch(config.batch // config.accumulate).train.workers or 1):
         raise UserError(wrong)
 
 
-def _refuses_ratings(dev: Path | None, config: TrainConfig) -> None:
-    """Sentences that a validation by ratings cannot be of."""
-    look = config.validate_on_dev
-    if dev is None or look is None or look.measure != "Spearman":
-        return
-    if len(splits := splits_of(dev)) > 1:
-        raise UserError(f"rated: pairs of the splits {listing(splits)}; accepted: one, `rated.splits: [{look.split}]`")
-    rated_pairs(dev, splits[0])
-
-
 @Description(
     part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,), cost=_cost,
-    refuses=(_refuses_ratings, _refuses_workers),
+    refuses=_refuses,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
 )  # fmt: skip
 def train(
@@ -156,8 +145,7 @@ def train(
     The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
-    _refuses_ratings(dev, config)
-    _refuses_workers(config, cluster)
+    _refuses(config, cluster)
     cluster = cluster.for_batch(config.batch // config.accumulate)
     cuda = cluster.cuda()
     task = {

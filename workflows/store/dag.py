@@ -65,8 +65,8 @@ class Description:
     given all its inputs. Whether it does or not, nothing needs them once the step is finished."""
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
-    refuses: tuple[Callable[..., None], ...] = ()
-    """Each raises UserError for inputs that the step refuses: its parameters name those that it looks at, and `cluster`
+    refuses: Callable[..., None] | None = None
+    """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at, where `cluster`
     stands for the profile. A run asks as soon as they are there, so that nobody waits for steps before one that cannot
     be done."""
     cost: Callable[..., Cost] | None = None

@@ -108,9 +108,9 @@ def test_reciprocal_ranks_are_a_loop(seed: int) -> None:
 
 
 def test_a_longer_ranking_is_not_cut_by_a_depth_that_was_left_open() -> None:
-    assert FusionConfig().of(130).depth == 130
-    assert FusionConfig().of(10).depth == FusionConfig().depth
-    assert FusionConfig(depth=50).of(130).depth == 50
+    assert FusionConfig().reaching(130).depth == 130
+    assert FusionConfig().reaching(10).depth == FusionConfig().depth
+    assert FusionConfig(depth=50).reaching(130).depth == 50
 
 
 def test_the_order_of_lists_makes_no_difference_to_reciprocal_ranks() -> None:

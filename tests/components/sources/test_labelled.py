@@ -146,6 +146,8 @@ def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
             "2: score that is not a number (got 'high'; accepted: a number",
         ),
         (["score\tsentence1\tsentence2", "nan\tA\tB"], "2: score that is not a number (got 'nan'"),
+        (["score\tsentence1\tsentence2", "1_0\tA\tB"], "2: score that is not a number (got '1_0'"),
+        (["score\tsentence1\tsentence2\tsentence1", "1\tA\tB\tC"], "1: wrong header (sentence1: there twice"),
         (["score\tsentence1\tsentence2", "1\tA", "1\tA\tB\tC"], "2: wrong columns (got 2, expected score, sentence1, "),
         (["score\tsentence1\tsentence2", "1\tA\t "], "2: empty sentence"),
         (["label\tsentence", "\tA"], "2: empty label (expected a class)"),

@@ -140,5 +140,6 @@ def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
     thread.join()
     out = said()[0]
     assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 running\n")
+    assert "nothing is running; repeat `tune` to resume" in out
     assert place("show") == 0
     assert said()[0] == format_table(trials) + "\n"
