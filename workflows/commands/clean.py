@@ -14,6 +14,8 @@ from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
+from workflows.tuning.config import read_tuning
+from workflows.tuning.trials import TrialTable
 
 
 def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
@@ -87,7 +89,8 @@ def call(arguments: argparse.Namespace) -> None:
 def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
     """Drop it, or say what would be dropped."""
     freed = 0
-    for node, parts, size in (_own if arguments.whole else superseded)(experiment, store):
+    found = _own(arguments, experiment, store) if arguments.whole else superseded(experiment, store)
+    for node, parts, size in found:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
         freed += size
@@ -115,10 +118,22 @@ def _names(experiment: Experiment) -> set[str]:
     return {node.name for node in graph(experiment.wanted)}
 
 
-def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
-    """The steps of a run that have files and that no other run beside it uses; no parts of them, for all, and their
-    bytes. UserError where a driver is at work on one."""
-    nodes = graph(experiment.wanted)
+def _of_trials(arguments: argparse.Namespace, experiment: Experiment) -> Iterator[Step]:
+    """What the trials were measured by, where the experiment was tuned as its config now says."""
+    table = TrialTable.read(experiment.run)
+    if table is None or "tune" not in experiments.tree_of(arguments.config, arguments.assignments):
+        return
+    tuned = read_tuning(arguments)
+    if table.identity == tuned.identity:
+        for trial in table.trials:
+            for steps in tuned.measure_steps(tuned.experiment(trial.point)):
+                yield from steps
+
+
+def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
+    """The steps of a run, and of its tuning's trials, that have files and that no other run beside it uses; no parts of
+    them, for all, and their bytes. UserError where a driver is at work on one."""
+    nodes = graph([*experiment.wanted, *_of_trials(arguments, experiment)])
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")

@@ -1,6 +1,7 @@
 """The section `tune` of an experiment: its keys, and the checks that it fits the experiment."""
 
 import argparse
+import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -95,6 +96,13 @@ class TunedExperiment:
                 accepted = listing(system_names(rows))
                 raise UserError(f"{self.path}: tune.systems: there is no {system!r}; accepted: {accepted}")
         return steps
+
+    @property
+    def identity(self) -> str:
+        """A digest of the config, the space and the measure, whatever `trials` says."""
+        section = self.tuning.model_dump(mode="json", exclude={"trials"})
+        results = self.experiment({}).outcome.results.fingerprint
+        return hashlib.sha256(json.dumps([section, results], sort_keys=True).encode()).hexdigest()[:12]
 
     def optuna(self) -> Any:
         """The `optuna` module where the tuning uses it, else None; UserError where it is not installed."""

@@ -7,8 +7,6 @@ is in the store and in `trials.json`. So repeat the command to resume; `run` can
 
 import argparse
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import sys
@@ -63,14 +61,11 @@ def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str
 
 
 def _empty_table(tuned: TunedExperiment) -> TrialTable:
-    """A table without trials. Its identity is that of the config, the space and the measure, whatever `trials` says."""
+    """A table without trials."""
     tuning = tuned.tuning
-    section = tuning.model_dump(mode="json", exclude={"trials"})
-    results = tuned.experiment({}).outcome.results.fingerprint
-    digest = hashlib.sha256(json.dumps([section, results], sort_keys=True).encode()).hexdigest()
     return TrialTable(
         folder=tuned.run, measure=tuning.measure, systems=tuning.systems, split=tuning.split, goal=tuning.goal,
-        names=list(tuning.space), identity=digest[:12],
+        names=list(tuning.space), identity=tuned.identity,
     )  # fmt: skip
 
 

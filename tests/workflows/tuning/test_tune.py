@@ -149,6 +149,16 @@ def test_the_best_config_runs_as_it_is(halved: Place, tmp_path: Path, said: Said
     assert "nothing to run" in said()[0]
 
 
+def test_a_tuning_is_removed_with_its_trials(halved: Place, tmp_path: Path, said: Said) -> None:
+    place = halved.copy(tmp_path / "cleaned")
+    assert place("clean", "--whole", "--dry-run") == 0
+    assert said()[0].count("warm retriever\n") == 2  # one for each of its learning rates
+    assert records(place)
+    assert place("clean", "--whole") == 0
+    assert records(place) == {}
+    assert [one["measures"] for one in trials(place)] == [one["measures"] for one in trials(halved)]
+
+
 def test_the_page_shows_the_measure_against_each_key(halved: Place) -> None:
     page = (halved.runs / "tiny" / "tune.html").read_text()
     assert page.count("<svg") == 2
