@@ -53,9 +53,10 @@ def call(arguments: argparse.Namespace) -> None:
               "store does not have yet is read at an absolute path, or in $SPARRING_DATA", file=sys.stderr)  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        sent = job_package.pack(arguments.config, cluster, folder, arguments.assignments)
         command = [
             *("python", "-m", "workflows", "--store", str(store), "--runs", str(runs)),
-            *("tune" if arguments.tune else "run", job_package.pack(arguments.config, cluster, folder)),
+            *("tune" if arguments.tune else "run", sent),
             *("--cluster", job_package.PROFILE),
             *(word for assignment in arguments.assignments for word in ("--set", assignment)),
             *([] if arguments.tune else ["--known-as", str(arguments.config)]),

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ PROFILE = f"{SENT}/cluster.yaml"
 """The profile's place in the package."""
 
 
-def pack(config: Path, cluster: Cluster, folder: Path) -> str:
-    """Fill a folder with all that a job needs; the experiment's place in it."""
+def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str] = ()) -> str:
+    """Fill a folder with all that a job needs; the experiment's place in it. UserError where an assignment names a file
+    that no job would have."""
+    _check_assignments(assignments, "--set")
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     write(folder / PROFILE, cluster.model_dump(mode="json"))
@@ -50,16 +53,32 @@ def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> s
         return os.path.relpath(sent, place.parent) if both else sent
 
     tree = read_based(config)
+    _check_assignments(tree.get("sets", ()), f"{config}: sets")
     if tree.get("recipe") == "compare":
-        tree["experiments"] = {
-            name: {**compared, "file": packed(compared["file"])} if isinstance(compared, dict) else packed(compared)
-            for name, compared in tree["experiments"].items()
-        }
+        for name, compared in tree["experiments"].items():
+            if isinstance(compared, dict):
+                _check_assignments(compared["sets"], f"{config}: experiments.{name}.sets")
+                compared["file"] = packed(compared["file"])
+            else:
+                tree["experiments"][name] = packed(compared)
     for key in EXPERIMENT_KEYS:
         if isinstance(tree.get(key), str):
             tree[key] = packed(tree[key])
     write(folder / place, tree)
     return str(place)
+
+
+def _check_assignments(assignments: Sequence[str], where: str) -> None:
+    """UserError for one that names the file of an experiment which is not of the repository: a file that the key itself
+    names is sent, and the key says so there."""
+    for assignment in assignments:
+        key, _, value = assignment.partition("=")
+        file = located(Path(value.strip())).resolve()
+        if key.strip() in EXPERIMENT_KEYS and value.strip() != "null" and not file.is_relative_to(ROOT):
+            raise UserError(
+                f"{where}: {assignment}: the file is not sent with a job; accepted: the key {key.strip()} in the "
+                "experiment's own file, or a file of the repository"
+            )
 
 
 def write(path: Path, tree: dict[str, Any]) -> None:

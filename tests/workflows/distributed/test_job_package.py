@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,23 @@ def test_what_a_config_builds_on_is_found_from_another_folder(
     ours = {"start_from": "configs/demo.yaml"}
     monkeypatch.undo()
     assert experiments.found_from(ours, config, runs) == ours
+
+
+def test_a_file_that_only_an_assignment_names_is_not_sent(
+    place: Place, beir: Path, encoder: Path, tmp_path: Path
+) -> None:
+    start = tiny.write(tmp_path / "start.yaml", tiny.dpr(beir, encoder) | {"k": 7})
+    names = f"start_from={start}"
+    says = rf"{{}}: {re.escape(names)}: the file is not sent with a job; accepted: the key start_from in the exp"
+    with pytest.raises(UserError, match=says.format("^--set")):
+        job_package.pack(place.config, Cluster(), tmp_path / "job", [names])
+    folds = {"recipe": "folds", "experiment": str(place.config), "sets": [names]}
+    with pytest.raises(UserError, match=says.format(r"folds\.yaml: sets")):
+        job_package.pack_experiment(tiny.write(tmp_path / "folds.yaml", folds), tmp_path / "job")
+    variant = {"recipe": "compare", "experiments": {"one": {"file": str(place.config), "sets": [names]}}}
+    with pytest.raises(UserError, match=says.format(r"both\.yaml: experiments\.one\.sets")):
+        job_package.pack_experiment(tiny.write(tmp_path / "both.yaml", variant), tmp_path / "job")
+    job_package.pack(place.config, Cluster(), tmp_path / "sent", ["start_from=configs/demo.yaml", "k=7"])
 
 
 def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None:
