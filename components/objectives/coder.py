@@ -7,7 +7,6 @@ encoded. A candidate that several queries of a batch have is fetched once.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from components.compute.roofline import MatrixProducts
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.data.vectors import DocumentVectors
-from components.files import write_json
+from components.files import read_json, write_json
 from components.models.dual_encoder import DualEncoder
 from components.scores import Scores
 from components.training.config import TemperatureConfig
@@ -76,7 +75,7 @@ class Coder(GroupObjective):
     def __init__(self, inputs: ObjectiveInputs, *, vectors: Path, temperature: TemperatureConfig) -> None:
         super().__init__(inputs)
         self.model = Queries(DualEncoder.load(inputs.model), _begun(inputs.model, temperature), temperature)
-        self._products = MatrixProducts(self.model.encoder.tower("query"))
+        self.products = [MatrixProducts(self.model.encoder.tower("query"))]
         self._tokens, self._vectors = TokenStore(inputs.tokens, inputs.model), DocumentVectors(vectors)
         width = self.model.encoder.config.projection or self.model.encoder.width
         if self._vectors.width != width:
@@ -90,25 +89,20 @@ class Coder(GroupObjective):
         groups = self.groups(visits)
         padded = PaddedGroups(groups)
         documents, own = np.unique(padded.documents, return_inverse=True)
-        columns = padded.spread(own, np.int64)
         queries = np.asarray([group.query for group in groups])
         limit, template = self.model.encoder.max_tokens("query"), self._tokens.template
         return CoderBatch(
             queries=template.texts(self._tokens.queries, queries, limit),
             vectors=torch.from_numpy(self._vectors[documents]),
-            columns=torch.from_numpy(columns),
+            columns=torch.from_numpy(padded.spread(own, np.int64)),
             target=padded.targets(),
-            where=torch.from_numpy(padded.where & _first(columns, padded.where)),
+            where=padded.first(own),
             teacher=padded.teacher(),
         )
 
     def operations(self, batch: CoderBatch) -> float:
         """Of encoding all queries; their products with candidates are little beside it."""
-        return self._products.training_operations(batch.queries.mask.sum(-1).numpy())
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of a tower's products."""
-        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        return self.products[0].training_operations(batch.queries.mask.sum(-1).numpy())
 
     def encode(self, batch: CoderBatch) -> Tensor:
         """(Q, d) vectors of the queries."""
@@ -146,21 +140,13 @@ class Coder(GroupObjective):
 def _begun(model: Path, config: TemperatureConfig) -> float:
     """The temperature that a training begins with."""
     path = model / TEMPERATURE
-    return float(json.loads(path.read_text())["temperature"]) if path.exists() else config.start
+    return float(read_json(path)["temperature"]) if path.exists() else config.start
 
 
 def _divergence(scores: Tensor, targets: Tensor) -> Tensor:
     """() KL of the scores' softmax from the targets, which need not sum to 1."""
     targets = targets / targets.sum()
     return (torch.xlogy(targets, targets) - targets * scores.log_softmax(-1)).sum()
-
-
-def _first(columns: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """(Q, C) whether no place before it in the row has the same column."""
-    first = np.zeros(columns.shape, bool)
-    for row, (own, count) in enumerate(zip(columns, there.sum(1), strict=True)):
-        first[row, np.unique(own[:count], return_index=True)[1]] = True
-    return first
 
 
 Objective = Coder

@@ -51,7 +51,7 @@ class GeneratorObjective(Writing):
 
     def operations(self, batch: GeneratorBatch) -> float | None:
         """Of reading the inputs and writing the targets."""
-        if self.products is None:
+        if not self.products:
             return None
         read, written = (part.mask.sum(-1).numpy() for part in batch)
         if self.model.seq2seq:

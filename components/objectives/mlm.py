@@ -38,7 +38,7 @@ class MLM(TokenPrediction):
         masking = masking or MaskedLanguageModelingConfig()
         super().__init__(inputs, masking)
         self.model = MaskedLanguageModel.load(inputs.model)
-        self._rate, self._products = masking.rate, MatrixProducts(self.model.encoder)
+        self._rate, self.products = masking.rate, [MatrixProducts(self.model.encoder)]
 
     def collate(self, visits: list[Visit]) -> MaskedBatch:
         """The batch of some documents."""
@@ -55,11 +55,7 @@ class MLM(TokenPrediction):
     def operations(self, batch: MaskedBatch) -> float:
         """Of the encoder, and of its head at masked tokens."""
         heads = 3 * head_operations(self.model.head, int(batch.masked.sum()))
-        return self._products.training_operations(batch.mask.sum(-1).numpy()) + heads
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of the encoder's products."""
-        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        return self.products[0].training_operations(batch.mask.sum(-1).numpy()) + heads
 
     def encode(self, batch: MaskedBatch) -> Tensor:
         """(N, 1, L) log-probabilities of the masked tokens; 0 elsewhere."""

@@ -47,7 +47,7 @@ class Ranker(GroupObjective):
         self._keep = hardest.keep if hardest is not None else None
         self._passes = 2 if any(term.over == "passes" for term in inputs.losses) else 1
         self.model = CrossEncoder.load(inputs.model)
-        self._products = MatrixProducts(self.model.backbone)
+        self.products = [MatrixProducts(self.model.backbone)]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
 
     def collate(self, visits: list[Visit]) -> RankerBatch:
@@ -69,16 +69,12 @@ class Ranker(GroupObjective):
     def operations(self, batch: RankerBatch) -> float:
         """Of scoring all pairs; of those that are kept, about, with what choosing them takes."""
         lengths = batch.pairs.mask.sum(-1).numpy()
-        learned = self._passes * self._products.training_operations(lengths)
+        learned = self._passes * self.products[0].training_operations(lengths)
         if self._keep is None:
             return learned
         counts = batch.where.sum(-1)
         kept = float(counts.clamp_max(self._keep).sum() / counts.sum())
-        return learned * kept + self._products.operations(lengths)  # what is not learned from runs forward alone
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of the ranker's products."""
-        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        return learned * kept + self.products[0].operations(lengths)  # what is not learned from runs forward alone
 
     def encode(self, batch: RankerBatch) -> tuple[Tensor, Tensor]:
         """(P, N) scores of all pairs in P passes, and (N,) which of them were scored. There is a second pass, and pairs

@@ -59,7 +59,7 @@ class ReaderObjective(Writing):
 
     def operations(self, batch: ReaderBatch) -> float | None:
         """Of reading all passages and writing the answers."""
-        if self.products is None:
+        if not self.products:
             return None
         encoder, decoder = self.products
         read, written = (part.mask.sum(-1).numpy() for part in (batch.passages, batch.targets))

@@ -19,7 +19,7 @@ from components.data.token_store import TokenStore
 from components.models.dual_encoder import DualEncoder
 from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
 from components.scores import Scores
-from components.training.group_objective import GroupObjective
+from components.training.group_objective import GroupObjective, PaddedGroups
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
 from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
@@ -40,7 +40,7 @@ class Retriever(GroupObjective):
                     f"losses: dimensions: {longest}: the retriever's vectors have {self.model.dimensions}; "
                     "accepted: at most these"
                 )
-        self._products = MatrixProducts(self.model.tower("document"))
+        self.products = [MatrixProducts(self.model.tower("document"))]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
         self._same_queries = np.load(inputs.tokens / "queries.same.npy")
@@ -52,23 +52,9 @@ class Retriever(GroupObjective):
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some groups."""
         groups = self.groups(visits)
-        keys, first, columns = np.unique(
-            self._same[np.concatenate([group.documents for group in groups])], return_index=True, return_inverse=True
-        )
-        documents = np.concatenate([group.documents for group in groups])[first]
-        width = max(len(group.documents) for group in groups)
-        shape = (len(groups), width)
-        at, target, where = np.zeros(shape, np.int64), np.zeros(shape, np.float32), np.zeros(shape, bool)
-        teacher = np.zeros(shape, np.float32) if groups[0].teacher is not None else None
-        start = 0
-        for i, group in enumerate(groups):
-            count = len(group.documents)
-            own = columns[start : start + count]
-            start += count
-            at[i, :count], target[i, :count] = own, group.targets
-            where[i, np.unique(own, return_index=True)[1]] = True
-            if teacher is not None:
-                teacher[i, :count] = group.teacher
+        padded = PaddedGroups(groups)
+        keys, first, columns = np.unique(self._same[padded.documents], return_index=True, return_inverse=True)
+        documents = padded.documents[first]
         queries = np.asarray([group.query for group in groups])
         limits, template = self.model.config, self._tokens.template
         known = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
@@ -77,21 +63,17 @@ class Retriever(GroupObjective):
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
             query_keys=torch.from_numpy(self._same_queries[queries]),
             document_keys=torch.from_numpy(keys.astype(np.int64)),
-            columns=torch.from_numpy(at),
-            target=torch.from_numpy(target),
-            where=torch.from_numpy(where),
+            columns=torch.from_numpy(padded.spread(columns, np.int64)),
+            target=padded.targets(),
+            where=padded.first(columns),
             relevant_keys=torch.from_numpy(_padded(known)),
-            teacher=torch.from_numpy(teacher) if teacher is not None else None,
+            teacher=padded.teacher(),
         )
 
     def operations(self, batch: RetrieverBatch) -> float:
         """Of encoding all queries and documents."""
         lengths = torch.cat([batch.queries.mask.sum(-1), batch.documents.mask.sum(-1)])
-        return self._products.training_operations(lengths.numpy())
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of a tower's products."""
-        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        return self.products[0].training_operations(lengths.numpy())
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
         """(Q, d) and (U, d) vectors."""

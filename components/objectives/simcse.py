@@ -85,7 +85,7 @@ class SimCSE(DocumentObjective):
             # A sample that lies on the edge between two tokens may be another where products are rounded differently.
             self.self_check = not augmentation.generates
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
-        self._products = MatrixProducts(self.model.tower("document"))
+        self.products = [MatrixProducts(self.model.tower("document"))]
 
     def reading(self, rows: Path) -> objective.Objective:
         """This objective over other texts; with `rated`, what the pairs of that set say of its model."""
@@ -107,11 +107,7 @@ class SimCSE(DocumentObjective):
         if self._editing is not None:
             assert batch.edits is not None
             encoded.append(batch.edits.mask)
-        return sum(self._products.training_operations(mask.sum(-1).numpy()) for mask in encoded)
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of the encoder's products."""
-        return self._products.rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        return sum(self.products[0].training_operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
         """The vectors of all views, and of edited copies where they are examples."""

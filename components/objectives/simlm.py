@@ -109,7 +109,7 @@ class SimLM(TokenPrediction):
         )
         self._add_generator(generator)
         parts = [self.encoder, *([self.decoder.layers] if self.decoder is not None else [])]
-        self._products = [MatrixProducts(part) for part in parts]
+        self.products = [MatrixProducts(part) for part in parts]
         samples = config.task != "masked"
         self._generators_products = MatrixProducts(self.generator.encoder) if samples else None
 
@@ -146,7 +146,7 @@ class SimLM(TokenPrediction):
         lengths = batch.mask.sum(-1).numpy()
         places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._asked}
         drawn = places.pop("generator", 0)
-        learned = sum(products.training_operations(lengths) for products in self._products)
+        learned = sum(products.training_operations(lengths) for products in self.products)
         learned += 3 * head_operations(self.head, sum(places.values()))
         if self._generators_products is None:
             return learned
@@ -156,10 +156,6 @@ class SimLM(TokenPrediction):
             return learned + samples
         trained = self._generators_products.training_operations(lengths)
         return learned + samples + trained + 3 * head_operations(self.generator.head, drawn)
-
-    def rate(self, *, device: str, precision: str) -> float:
-        """Of the encoder's products."""
-        return self._products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def encode(self, batch: BottleneckBatch) -> Predictions:
         """What is predicted of the batch's texts, and their vectors."""

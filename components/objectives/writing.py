@@ -20,14 +20,8 @@ class Writing(GroupObjective):
         """Learn the matrix products of the parts of the model that read and write."""
         lists = [module for side in sides for module in side.modules() if isinstance(module, nn.ModuleList)]
         known = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
-        self.products: list[MatrixProducts] | None = [MatrixProducts(part) for part in sides] if known else None
-        """Null for an architecture whose products are not known (GPT-2 has layers of a kind of its own)."""
-
-    def rate(self, *, device: str, precision: str) -> float | None:
-        """Of the products of the side that reads."""
-        if self.products is None:
-            return None
-        return self.products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
+        # None of an architecture whose products are not known: GPT-2 has layers of a kind of its own.
+        self.products = [MatrixProducts(part) for part in sides] if known else []
 
     def terms(self, representations: Tensor, batch: Any) -> dict[str, TermSum]:
         """The losses over each target's tokens."""

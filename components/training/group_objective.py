@@ -52,6 +52,13 @@ class PaddedGroups:
         rows[self.where] = values
         return rows
 
+    def first(self, keys: np.ndarray) -> Tensor:
+        """(Q, C) whether a candidate is the first of its group with its key, of keys (N,) from 0; False for padding."""
+        group = np.repeat(np.arange(len(self.counts)), self.counts)
+        first = np.zeros(len(keys), bool)
+        first[np.unique(group * (keys.max(initial=0) + 1) + keys, return_index=True)[1]] = True
+        return torch.from_numpy(self.spread(first, bool))
+
     def targets(self) -> Tensor:
         """(Q, C) relevance of each candidate."""
         return self._floats([group.targets for group in self._groups])

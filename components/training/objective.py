@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from components.compute.chunking import in_chunks
+from components.compute.roofline import MatrixProducts
 from components.config import UserError, listing
 from components.rng import keyed_int, keyed_rng
 from components.training.terms import LossTerm, TermSum, objective_module
@@ -89,6 +90,8 @@ class Objective(nn.Module, ABC):
     """Updates of the weights before this one; the training loop counts them."""
 
     model: Any
+    products: Sequence[MatrixProducts] = ()
+    """The matrix products of the models in training, the main one's first; none where they are not known."""
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__()
@@ -139,8 +142,10 @@ class Objective(nn.Module, ABC):
         return None
 
     def rate(self, *, device: str, precision: str) -> float | None:
-        """Operations a second that this processor does at best; None where not known."""
-        return None
+        """Operations a second that this processor does at best, of the first of `products`; None where not known."""
+        if not self.products:
+            return None
+        return self.products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
         """(N,) values of each validation measure, or of what `summarise` makes one of, for the rows of a batch.
