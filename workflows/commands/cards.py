@@ -9,6 +9,7 @@ from components.config import listing
 from components.data.tokenizers import MODEL_CONFIG
 from components.evaluation.averages import ALL_SPLITS, AVERAGE
 from components.evaluation.measures import within
+from components.files import read_json
 from components.models import card, model_card
 from components.models.configs import (
     BASE,
@@ -44,7 +45,7 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
         tower = folder / "query" if config.towers == "separate" else folder
         adapted = tower / BASE
         base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
-        kind = json.loads((tower / "config.json").read_text())["model_type"] if base is None else ""
+        kind = read_json(tower / "config.json")["model_type"] if base is None else ""
         made = model_card.retriever_card(
             config, origin, onnx=onnx, encoder=ENCODERS.get(kind, "AutoModel"), base=base
         )  # fmt: skip
@@ -119,7 +120,7 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
     if not store.is_done(outcome.results):
         return []
     store.fetch([outcome.results], METRICS)
-    means = json.loads((store.path(outcome.results) / METRICS).read_text())["means"]
+    means = read_json(store.path(outcome.results) / METRICS)["means"]
     own = [one for one in outcome.systems if _is_of(one, model)]
     names = dict.fromkeys([one.name for one in own] + list(BESIDE))
     places = dict.fromkeys((one.collection, one.split) for one in own)

@@ -18,6 +18,7 @@ from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
 from workflows.commands.opening import add_cluster, check_output, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
+from workflows.quantities import duration
 from workflows.store import s3
 from workflows.store.comparison import first_difference
 
@@ -110,7 +111,8 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
             return f"{run.store}/{found}"
         shutil.rmtree(run.folder)
     seconds = time.monotonic() - began
-    print(f"\n{runs} runs, {starts} starts of the command, {seconds:.0f} s; undisturbed about {runs * alone:.0f} s")
+    took = f"{duration(seconds)}; undisturbed about {duration(runs * alone)}"
+    print(f"\n{runs} runs, {starts} starts of the command, {took}")
     return ""
 
 

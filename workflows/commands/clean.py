@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
+from workflows.quantities import size
 from workflows.report.run_folder import PLAN, removing
 from workflows.stages import experiments, systems
 from workflows.stages.experiments import Experiment, is_run
@@ -90,13 +91,13 @@ def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -
     """Drop it, or say what would be dropped."""
     freed = 0
     found = _own(arguments, experiment, store) if arguments.whole else superseded(experiment, store)
-    for node, parts, size in found:
+    for node, parts, count in found:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
-        freed += size
+        freed += count
         what = f"{node.label}: {listing(parts)}" if parts else node.label
-        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size / 2**20:8.1f} MB  {what}")
-    print(f"{freed / 2**20:.1f} MB {'to free' if arguments.dry_run else 'freed'}")
+        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size(count):>8}  {what}")
+    print(f"{size(freed)} {'to free' if arguments.dry_run else 'freed'}")
 
 
 def _beside(experiment: Experiment) -> Iterator[Experiment]:

@@ -16,10 +16,11 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import site
 from workflows.estimating.collection import assumptions
-from workflows.estimating.estimate import estimate, size
+from workflows.estimating.estimate import estimate
 from workflows.estimating.foreseen import write_estimate
-from workflows.estimating.table import duration, estimate_text
+from workflows.estimating.table import estimate_text
 from workflows.program import program
+from workflows.quantities import duration, size
 from workflows.running.executor import missing_for, source_changes
 from workflows.running.plan import defaults_text, plan_text
 from workflows.running.refusals import Refusals

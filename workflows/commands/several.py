@@ -12,6 +12,7 @@ from components.config import UserError
 from components.systems.config import SYSTEM
 from workflows.commands.opening import add_assignments
 from workflows.program import located
+from workflows.quantities import duration
 from workflows.stages.experiments import is_run
 from workflows.stages.scale import NoSmallScale
 from workflows.store.dag import StepFailed
@@ -81,8 +82,7 @@ class Ends:
             self.lines.append(f"failed        {path}: {error}")
             print(self.lines[-1])
         else:
-            seconds = int(time.monotonic() - began)
-            self.lines.append(f"done {f'{seconds // 60}:{seconds % 60:02d} min':>12} {path}")
+            self.lines.append(f"done {duration(time.monotonic() - began):>12} {path}")
 
     def text(self) -> str:
         """A line for each."""

@@ -15,6 +15,7 @@ from workflows.commands.opening import add_cluster, add_config
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import Cluster
 from workflows.program import program
+from workflows.quantities import duration
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.store import s3
@@ -82,7 +83,7 @@ def call(arguments: argparse.Namespace) -> None:
     else:
         page = "tune.html" if arguments.tune else "report.html"
         report = f"the report, on the cluster: {experiment.run / page}"
-    print(f"job {job}: done in {seconds:.0f} s; {report}")
+    print(f"job {job}: done in {duration(seconds)}; {report}")
 
 
 def _relative(experiment: Experiment) -> str | None:

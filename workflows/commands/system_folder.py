@@ -1,13 +1,12 @@
 """The folder of a system: its models, indexes and documents, how they work together, a card and a program."""
 
-import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 from components.data.vectors import document_shards
 from components.evaluation.result_table import leading_sentence
-from components.files import write_json
+from components.files import read_json, write_json
 from components.models.model_card import Row
 from components.retrieval import smaller
 from components.systems import documents, example
@@ -92,7 +91,7 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
     """What was measured of a system, when, and by what command."""
     record = finished(store, outcome.results)
     store.fetch([outcome.results], METRICS)
-    table = json.loads((store.path(outcome.results) / METRICS).read_text())
+    table = read_json(store.path(outcome.results) / METRICS)
     place = {"system": system.name, "collection": system.collection, "split": system.split}
     rows = [row for row in table["rows"] if (place | {"seed": system.seed}).items() <= row.items()]
     # Of several seeds the interval is that of the mean over them, not of this one.

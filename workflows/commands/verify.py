@@ -11,8 +11,8 @@ from tqdm import tqdm
 from components.config import Damaged, UserError, listing
 from workflows.commands.opening import opened, run_command
 from workflows.commands.several import add_configs, one_by_one
+from workflows.quantities import about, size
 from workflows.store.dag import Step, graph
-from workflows.store.forecast import about
 from workflows.store.store import Store
 
 
@@ -49,7 +49,7 @@ def verify(arguments: argparse.Namespace) -> None:
         print(f"not verified, as no digests were kept when they were finished: {listing(unknown)}")
     count = len(nodes) - len(unknown)
     if not damaged:
-        print(f"{count} artifacts, {sum(sizes) / 2**20:,.1f} MB: every file is as its step left it")
+        print(f"{count} artifacts, {size(sum(sizes))}: every file is as its step left it")
         return
     again = " && ".join(f"{run_command(arguments)} --until {node.label!r}" for node in damaged)
     said = f"{len(damaged)} of {count} artifacts are not as their steps left them"

@@ -9,12 +9,13 @@ from pathlib import Path
 from components.config import UserError, listing
 from components.yaml_files import read_yaml
 from workflows.estimating.foreseen import read_estimate
+from workflows.quantities import about
 from workflows.report.differences import changes, text_of
 from workflows.report.run_folder import is_at_work
 from workflows.stages.experiments import CONFIG, Experiment, others
 from workflows.store import s3
 from workflows.store.dag import Step, graph
-from workflows.store.forecast import Forecast, about
+from workflows.store.forecast import Forecast
 from workflows.store.planner import pending
 from workflows.store.progress import bar, describe
 from workflows.store.store import FAILURE, Store

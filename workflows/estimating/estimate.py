@@ -14,6 +14,7 @@ from workflows.distributed.site import Site
 from workflows.estimating import rates as rating
 from workflows.estimating.collection import SECONDS, Assumptions, sizes
 from workflows.estimating.rates import Rates
+from workflows.quantities import size
 from workflows.store import s3
 from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
 from workflows.store.dag import Step
@@ -165,14 +166,6 @@ class Estimate:
             before = max((chains[one.fingerprint] for one in row.node.upstream), default=0.0)
             chains[row.node.fingerprint] = before + row.seconds
         return max(chains.values(), default=0.0)
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count / 1e3:,.0f} kB"
 
 
 def _problems(row: Row, site: Site) -> list[tuple[str, float]]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import site
-from workflows.estimating.estimate import estimate, size
+from workflows.estimating.estimate import estimate
+from workflows.quantities import about, size
 from workflows.stages.experiments import Experiment
 from workflows.store.dag import Step, graph
-from workflows.store.forecast import Forecast, about
+from workflows.store.forecast import Forecast
 from workflows.store.store import Store
 
 ESTIMATE = "estimate.json"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workflows.estimating.estimate import Estimate, Row, size
+from workflows.estimating.estimate import Estimate, Row
+from workflows.quantities import duration, size
 from workflows.store.cost import ANY
 
 BUSY = 0.2
@@ -62,14 +63,3 @@ def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:
         size(row.memory), size(row.node_memory), *([size(row.gpu_memory) if row.gpu_memory else "-"] if cuda else []),
         size(cost.kept), f"{1 + cost.objects:,.0f}",
     ]  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: `0.4 s`, `12 s`, `3:05 min`, `2.5 h`, `3.1 days`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:,.1f} days"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from components.evaluation.measures import within
 from components.evaluation.result_table import chosen_on, p_number, p_text, signed, unsigned, verdict
 from components.evaluation.significance import THE_METHOD
+from workflows.quantities import size
 from workflows.report.finished import Json
 from workflows.report.sections.choice import choice
 from workflows.report.sections.costs import SEARCHED, costs
@@ -99,10 +100,10 @@ def sentence(made: Json, *, anything_trained: bool) -> str:
         parts.append(UNASKED.format(made["judgements"]) if made["judgements"] else TO_TRAIN)
     if made["milliseconds"] is not None:
         parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
-    size = {name: f"{count / 2**20:,.1f} MB of" for name, count in made["bytes"].items() if count}
+    sizes = {name: f"{size(count)} of" for name, count in made["bytes"].items() if count}
     names = {"indexes": "indexes and vectors", "models": "models"}
-    if size:
-        parts.append("it needs " + " and ".join(f"{size[name]} {of}" for name, of in names.items() if name in size))
+    if sizes:
+        parts.append("it needs " + " and ".join(f"{sizes[name]} {of}" for name, of in names.items() if name in sizes))
     return "; ".join(parts) + "." + (HELP if anything_trained and outcome != "better" else "")
 
 

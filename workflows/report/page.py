@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from components.evaluation.result_table import CLEAR, p_number, p_text
 from components.files import replacing
 from components.yaml_files import yaml_text
+from workflows.quantities import duration, size
 from workflows.report.finished import Json
 
 if TYPE_CHECKING:
@@ -56,26 +57,6 @@ def drawing(svg: str) -> "Markup":
     return Markup(svg)
 
 
-def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 07 min`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
 def percent(share: float) -> str:
     """`34 %`."""
     return f"{100 * share:.0f} %"
-
-
-def size(count: int) -> str:
-    """`12 kB`, `3.4 MB`."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}" if count < 10 * scale else f"{count / scale:.0f} {unit}"
-    return f"{count} B"

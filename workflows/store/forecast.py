@@ -68,14 +68,3 @@ class Forecast:
 
     def _of(self, name: str) -> float:
         return self._left.get(name, 0.0) * self.factor + self.each
-
-
-def about(seconds: float) -> str:
-    """A time for people that is not exact: `about 40 s`, `about 12 min`, `about 3 h 20 min`."""
-    if seconds < 90:
-        return f"about {max(1, round(seconds / 5) * 5)} s"
-    if seconds < 5400:
-        return f"about {round(seconds / 60)} min"
-    if seconds < 48 * 3600:
-        return f"about {int(seconds) // 3600} h {round(seconds % 3600 / 600) * 10 % 60:02} min"
-    return f"about {seconds / 86400:.1f} days"

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from workflows.store.forecast import Forecast, about
+from workflows.quantities import about
+from workflows.store.forecast import Forecast
 
 PROGRESS = "progress.json"
 STARTED, FIRST, LONGEST = 2.0, 15.0, 120.0

@@ -46,7 +46,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     text = said()[0]
     assert all(f"done, {files} dropped" in text for files in ("documents-*.npy", "queries.npy", "state"))
     assert place("clean") == 0
-    assert said()[0] == "0.0 MB freed\n"
+    assert said()[0] == "0 B freed\n"
     again = light(place, "run")
     assert again.startswith(table)
     assert "nothing to run" in again
@@ -182,7 +182,7 @@ def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_pat
     said()
     assert place("clean", "--whole") == 0
     lines = said()[0].splitlines()
-    assert lines[-1].endswith(" MB freed")
+    assert lines[-1].endswith(" kB freed")
     assert re.match(r"kept, as other runs in .*runs use them: .*warm retriever vectors", lines[-2])
     assert any(line.endswith("  results") for line in lines[:-2])
     assert not any("warm retriever vectors" in line for line in lines[:-2])

@@ -13,8 +13,9 @@ from tests.support.profiles import profile, stated
 from workflows.__main__ import main
 from workflows.distributed.cluster import read_cluster
 from workflows.distributed.site import site
-from workflows.estimating.estimate import estimate, size
+from workflows.estimating.estimate import estimate
 from workflows.estimating.table import estimate_text
+from workflows.quantities import size
 from workflows.stages import experiments
 from workflows.store import s3
 from workflows.store.dag import graph
@@ -31,7 +32,7 @@ def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_pat
     assert "breaks first: start index and " in out
     assert "someone/model is not here: taken to be as large as BERT's base" in out
     assert "error: this cannot fit: start index" in error
-    assert "an index Flat takes 3.1 TB on one machine, and there are 512.0 GB of memory" in error
+    assert "an index Flat takes 3.1 TB on one machine, and there are 512 GB of memory" in error
     assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
     assert not (tmp_path / "runs").exists()
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (

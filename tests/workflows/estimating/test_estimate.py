@@ -259,7 +259,7 @@ def test_a_disk_without_any_space_is_said_to_be_too_small(config: Path, tmp_path
     nodes = graph(experiments.read(config, [], tmp_path).wanted)
     none = replace(site(Cluster(mode="inline"), tmp_path), disk=0.0, memory=0.0)
     found = estimate(nodes, {node.fingerprint for node in nodes}, none, Store("/proc/foo"), assumed={}, quick=True)
-    assert any(re.match(r"disk: \S+ \wB must be free, and there are 0 kB; ", problem) for problem in found.problems)
+    assert any(re.match(r"disk: \S+ \wB must be free, and there are 0 B; ", problem) for problem in found.problems)
 
 
 def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Path, encoder: Path) -> None:

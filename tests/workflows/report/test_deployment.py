@@ -33,7 +33,7 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
         ".947 (95 % interval .920 to 1.000) on the 157 queries of test; -.006 against start fusion, the best untrained "
         "system, .966 on dev (p = .38, corrected 1.00, this training), no clear difference "
         '(`--system "start fusion"` with export and search takes start fusion); a query took 22.9 ms here, many at '
-        "once; it needs 0.2 MB of indexes and vectors and 86.8 MB of models. What may help: "
+        "once; it needs 262 kB of indexes and vectors and 91.0 MB of models. What may help: "
         "Where training does not pay, in docs/pages/guides/results.md of Sparring."
     )
 

@@ -18,7 +18,6 @@ from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import metrics_of
-from workflows.report.page import duration, size
 from workflows.running.executor import execute
 from workflows.stages.results import System
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
@@ -307,15 +306,6 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
     assert re.search(r"BM25\d\.\d{3} ± \d\.\d{3}\d\.\d{3} ± \d\.\d{3}\s", said)  # one seed has no deviation
     assert "± is half of the mean's 95 % interval over the queries." in said
     assert "One seed says nothing of the method" in said
-
-
-def test_durations_and_sizes() -> None:
-    assert [duration(s) for s in (0.04, 9.94, 9.97, 59.4, 59.6, 185, 3600, 7620)] == [
-        "0.0 s", "9.9 s", "10 s", "59 s", "1 min 00 s", "3 min 05 s", "1 h 00 min", "2 h 07 min",
-    ]  # fmt: skip
-    assert [size(b) for b in (12, 1500, 12_345, 3_400_000, 2_500_000_000)] == [
-        "12 B", "1.5 kB", "12 kB", "3.4 MB", "2.5 GB",
-    ]  # fmt: skip
 
 
 def test_verdicts_are_words_for_people() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflows.store.forecast import Forecast, about
+from workflows.store.forecast import Forecast
 
 
 def test_what_finished_steps_took_corrects_the_estimate() -> None:
@@ -55,12 +55,3 @@ def test_nothing_estimated_leaves_nothing() -> None:
     forecast = Forecast({})
     forecast.finish("a", 3.0)
     assert (forecast.total, forecast.left({})) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(1, "about 1 s"), (42, "about 40 s"), (100, "about 2 min"), (720, "about 12 min"), (12_000, "about 3 h 20 min"),
-     (864_000, "about 10.0 days")],
-)  # fmt: skip
-def test_times_in_words(seconds: float, words: str) -> None:
-    assert about(seconds) == words

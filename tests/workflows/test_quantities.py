@@ -1,0 +1,25 @@
+"""Sizes and times as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from workflows.quantities import about, duration, size
+
+
+def test_durations_and_sizes() -> None:
+    assert [duration(s) for s in (0.04, 9.94, 9.97, 59.4, 59.6, 185, 3600, 7620, 268_000)] == [
+        "0.0 s", "9.9 s", "10 s", "59 s", "1 min 00 s", "3 min 05 s", "1 h 00 min", "2 h 07 min", "3.1 days",
+    ]  # fmt: skip
+    assert [size(b) for b in (0, 12, 1500, 12_345, 3_400_000, 2_500_000_000, 512e9, 1.5e12)] == [
+        "0 B", "12 B", "1.5 kB", "12.3 kB", "3.4 MB", "2.5 GB", "512 GB", "1.5 TB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1, "about 1 s"), (42, "about 40 s"), (100, "about 2 min"), (720, "about 12 min"), (12_000, "about 3 h 20 min"),
+     (864_000, "about 10.0 days")],
+)  # fmt: skip
+def test_times_in_words(seconds: float, words: str) -> None:
+    assert about(seconds) == words
