@@ -88,9 +88,9 @@ class Config(StartedConfig, SizesKey):
     retriever: Retriever
     ranker: Ranker
     gate: GateConfig | Literal[False] = GateConfig()
-    """A round is played if the ranker's order of the queries of `evaluate.select` is better than the retriever's. A
-    ranker that is not has nothing to teach: the retriever stays as it is. False plays every round, as the paper
-    does."""
+    """The retriever learns in a round if the ranker's order of the queries of `evaluate.select` is better than its own.
+    A ranker whose order is not has nothing to teach: the retriever stays as it is, and the ranker learns all the same.
+    False lets it learn in every round, as in the paper."""
     score: ScoreConfig = ScoreConfig()
     rerank: RerankConfig = RerankConfig()
     refresh_every: int = Field(1, ge=1)
@@ -126,6 +126,24 @@ class Config(StartedConfig, SizesKey):
     def refreshes_after(self, round: int) -> bool:
         """Whether a round refreshes the ranking."""
         return round == self.rounds or round % self.refresh_every == 0
+
+    def reranks_after(self, round: int) -> bool:
+        """Whether what a round's retriever retrieves is reranked and measured."""
+        return round == self.rounds or ("rounds" in self.other_rerankings and self.refreshes_after(round))
+
+    def in_round(self, i: int, phase: TrainingPhase) -> TrainingPhase:
+        """One round's training.
+
+        From the warm-up into round 1 only weights are carried, whatever is carried from round to round. Rounds that
+        carry all share one schedule, by default of all rounds' updates.
+        """
+        train = phase.train
+        if train.carry == "all":
+            updates = train.schedule_updates or self.rounds * train.updates
+            train = train.model_copy(update={"schedule_updates": updates})
+        if i == 1:
+            train = train.model_copy(update={"carry": "weights"})
+        return phase.model_copy(update={"train": train})
 
 
 def build(config: Config) -> Outcome:
@@ -187,12 +205,10 @@ class Game:
                 retrieval = self.refresh(f"retriever {i}", retriever, round=i)  # line 11
             if config.order == "paper":
                 ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
-            if i == config.rounds or ("rounds" in config.other_rerankings and config.refreshes_after(i)):
+            if config.reranks_after(i):
                 self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
 
-        with_bm25 = self.fuse_with_bm25(f"retriever {config.rounds}", retrieval)
-        if "fused" in config.other_rerankings:
-            self.rerank(f"ranker over BM25 + retriever {config.rounds}", ranker, retrieval, over=with_bm25)
+        self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, ranker)
         if "grid" in config.other_rerankings:
             self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
             self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
@@ -202,11 +218,10 @@ class Game:
 
     def warm_up_retriever(self, start: Model) -> Model:
         """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
-        warm = self.config.retriever.warm
         return phase(
             self.label("warm retriever"), self.collection, start,
-            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None, seed=[self.seed, "warm retriever"],
-            config=warm, part="warm-up",
+            rankings=self.collection.bm25, seed=[self.seed, "warm retriever"], config=self.config.retriever.warm,
+            part="warm-up",
         )  # fmt: skip
 
     def warm_up_ranker(self, retrieval: Retrieval) -> Model:
@@ -225,7 +240,7 @@ class Game:
 
         The ranker is frozen meanwhile, so its scores of all groups are computed beforehand.
         """
-        config = in_round(i, self.config.retriever.game, self.config.rounds)
+        config = self.config.in_round(i, self.config.retriever.game)
         seed = [self.seed, "retriever", i]
         teacher = self.reranking(f"teacher {i}", ranker, retrieval)
         gate = teacher.gate(self.config.gate) if self.config.gate else None
@@ -243,7 +258,7 @@ class Game:
         """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
         return phase(
             self.label(f"ranker {i}"), self.collection, ranker, rankings=retrieval.ranking,
-            seed=[self.seed, "ranker", i], config=in_round(i, self.config.ranker.game, self.config.rounds),
+            seed=[self.seed, "ranker", i], config=self.config.in_round(i, self.config.ranker.game),
             inputs=ScreenInputs(ranker, retrieval.vectors),
         )  # fmt: skip
 
@@ -273,14 +288,15 @@ class Game:
             self.label(label), self.collection, retrieval, ranker, config.rerank, config.evaluate, config.ranker.prior
         )
 
-    def fuse_with_bm25(self, system: str, retrieval: Retrieval) -> Rankings:
-        """Interpolate BM25's ranking with a retriever's, and measure it; these rankings."""
+    def fuse_with_bm25(self, system: str, retrieval: Retrieval, ranker: Model) -> None:
+        """Interpolate BM25's ranking with a retriever's, and measure it; where asked, also as the ranker reranks it."""
         name = f"BM25 + {system}, interpolated"
         rankings = fused(
             self.label(name), self.collection, [self.collection.bm25, retrieval.ranking], self.config, INTERPOLATED
         )
         self.results.add(name, rankings(self.split), seed=self.seed)
-        return rankings
+        if "fused" in self.config.other_rerankings:
+            self.rerank(f"ranker over BM25 + {system}", ranker, retrieval, over=rankings)
 
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
@@ -293,7 +309,7 @@ class Game:
             label, last = self.label(f"control {name} {i}"), i == config.rounds
             retriever = phase(
                 label, self.collection, retriever, rankings=retrieval.ranking, seed=[self.seed, "retriever", i],
-                config=in_round(i, training, config.rounds), inputs=ScreenInputs(vectors=retrieval.vectors),
+                config=config.in_round(i, training), inputs=ScreenInputs(vectors=retrieval.vectors),
                 part="training of controls",
             )  # fmt: skip
             if last or (name == "ance" and config.refreshes_after(i)):
@@ -313,17 +329,3 @@ class Game:
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""
         return seeded(text, self.seed, self.config)
-
-
-def in_round(i: int, config: TrainingPhase, rounds: int) -> TrainingPhase:
-    """One round's training.
-
-    From the warm-up into round 1 only weights are carried, whatever is carried from round to round. Rounds that carry
-    all share one schedule, by default of all rounds' updates.
-    """
-    train = config.train
-    if train.carry == "all":
-        train = train.model_copy(update={"schedule_updates": train.schedule_updates or rounds * train.updates})
-    if i == 1:
-        train = train.model_copy(update={"carry": "weights"})
-    return config.model_copy(update={"train": train})

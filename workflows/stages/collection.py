@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from components.config import UserError
 from components.data.tokenizers import TOKEN_LIMITS
 from components.models.configs import Pretrained
+from components.retrieval.lucene import RM3Config
 from workflows.stages.config import CollectionConfig
 from workflows.steps.answers import answering
 from workflows.steps.ingest import ingest
-from workflows.steps.lucene import lucene_index, lucene_search
+from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
 from workflows.steps.start import start
 from workflows.steps.tokenize import check_lengths, tokenize
 from workflows.store.dag import Step, step
@@ -61,9 +62,9 @@ class Collection:
         made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
         return self._model(made, objective, (config.model, config.revision, *prompts))
 
-    def foreign_model(self, trained: Step, objective: str = "retriever") -> Model:
-        """A model that was trained on another collection, with a token store of this one."""
-        return self._model(trained, objective, trained.fingerprint)
+    def foreign_retriever(self, trained: Step) -> Model:
+        """A retriever that was trained on another collection, with a token store of this one."""
+        return self._model(trained, "retriever", trained.fingerprint)
 
     def _model(self, node: Step, objective: str, reads: Hashable) -> Model:
         """A model with the token store of those that read the same, which is made if there is none yet."""
@@ -82,6 +83,19 @@ class Collection:
         return step(
             f"bm25 ranking ({', '.join(splits)})", lucene_search, data=self.data, index=self.bm25_index,
             splits=list(splits), k=self._config.k, config=self._config.bm25.search,
+        )  # fmt: skip
+
+    @property
+    def term_vectors(self) -> Step:
+        """BM25's index with term vectors, which relevance feedback reads."""
+        config = VectorIndexConfig(**self._config.bm25.index.model_dump())
+        return step("bm25 index with term vectors", lucene_index, data=self.data, config=config)
+
+    def bm25_with_feedback(self, split: str, rm3: RM3Config) -> Step:
+        """BM25's ranking of the queries of a split with relevance feedback by RM3."""
+        return step(
+            f"RM3 ranking ({split})", lucene_feedback, data=self.data, index=self.term_vectors, splits=[split],
+            k=self._config.k, config=self._config.bm25.search, rm3=rm3,
         )  # fmt: skip
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:

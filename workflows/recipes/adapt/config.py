@@ -114,7 +114,7 @@ class Config(RetrievalConfig):
     rounds: int = Field(1, ge=1)
     """Rounds of the game."""
     gate: GateConfig | Literal[False] = GateConfig()
-    """A round is played if the ranker's order of the dev queries is better than the retriever's; false for always."""
+    """The retriever learns in a round if the ranker's order of the dev queries is better. False: in all."""
     prior: PriorConfig | None = PriorConfig()
     """Scores that are added to the ranker's. Null for none."""
     rerank: RerankConfig = RerankConfig(**DEPTH)

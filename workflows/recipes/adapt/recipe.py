@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from components.retrieval.lucene import RM3Config
 from components.training.config import TrainConfig
 from components.training.pretraining import ClozeConfig
 from workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
@@ -16,8 +15,7 @@ from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
 from workflows.stages.untrained import INTERPOLATED, add_untrained
 from workflows.steps.evaluate import nothing_measured
-from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index
-from workflows.store.dag import Step, step
+from workflows.store.dag import step
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
@@ -39,7 +37,7 @@ def build(config: Config) -> Outcome:
     retrievals = {(one.name, one.seed): one.retrieval for one in base.systems}
     for seed in config.seeds:
         if config.rm3 is not None:
-            results.add("BM25 with RM3", _feedback(collection, config, config.rm3), seed=seed)
+            results.add("BM25 with RM3", collection.bm25_with_feedback(config.evaluate.split, config.rm3), seed=seed)
         for name in ("start model", f"retriever {config.rounds}"):
             if config.neighbours is not None and (retrieval := retrievals.get((name, seed))) is not None:
                 ranking = by_neighbours(retrieval, config, config.neighbours)
@@ -96,19 +94,6 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
         results=step("results", nothing_measured, after=retrieval.vectors), data=collection.data, systems=[],
         retrieval=retrieval, ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
         pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
-    )  # fmt: skip
-
-
-def _feedback(collection: Collection, config: Config, rm3: RM3Config) -> Step:
-    """BM25's ranking with relevance feedback, which needs an index of its own."""
-    split = config.evaluate.split
-    index = step(
-        "bm25 index with term vectors", lucene_index, data=collection.data,
-        config=VectorIndexConfig(**config.bm25.index.model_dump()),
-    )  # fmt: skip
-    return step(
-        f"RM3 ranking ({split})", lucene_feedback, data=collection.data, index=index, splits=[split], k=config.k,
-        config=config.bm25.search, rm3=rm3,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ class Costs:
             costs.append(Cost(f"{dense} ({self.setting.config.hnsw})", index, retrieve=(encoded, searched)))
         costs.append(Cost("BM25", self._bm25_index, retrieve=(TimeSpent(self.setting.bm25),)))
         if rm3 is not None:
-            costs.append(Cost("RM3", (self.setting.rm3_index,), retrieve=(TimeSpent(rm3),)))
+            costs.append(Cost("RM3", (self.setting.collection.term_vectors,), retrieve=(TimeSpent(rm3),)))
         expand = self._expanding(first=True)
         return [*costs, Cost("first expansion", self._bm25_index, expand, retrieve=self._retrieving)]
 

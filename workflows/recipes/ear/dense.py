@@ -10,7 +10,6 @@ from workflows.stages.config import TrainingPhase
 from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.training import phase
 from workflows.steps.expand import chosen_queries
-from workflows.steps.search import faiss_index
 from workflows.steps.tokenize import tokenize_queries
 from workflows.store.dag import Step, step
 
@@ -30,7 +29,7 @@ class Dense:
             return self.setting.retriever
         return phase(
             self.setting.label("retriever", seed), self.setting.collection, self.setting.retriever,
-            rankings=self.setting.bm25_for if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
+            rankings=self.setting.bm25_for, seed=[seed, "retriever"],
             config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
         )  # fmt: skip
 
@@ -47,11 +46,7 @@ class Dense:
         if config.hnsw is None:
             return None
         label = self.setting.label(config.hnsw, seed) if config.train is not None else config.hnsw
-        index = step(
-            f"{label} index", faiss_index, vectors=exact.vectors, factory=config.hnsw,
-            ef_construction=config.search.ef_construction,
-        )  # fmt: skip
-        return replace(exact, label=label, index=index, search=config.search.model_copy(update={"index": config.hnsw}))
+        return replace(exact, label=label).searching(config.search.model_copy(update={"index": config.hnsw}))
 
     def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
         """A system's ranking fused with the dense retriever's."""

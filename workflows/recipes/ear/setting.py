@@ -8,7 +8,7 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import seeded
 from workflows.stages.training import splits_for
 from workflows.steps.fuse import fuse
-from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
+from workflows.steps.lucene import lucene_search
 from workflows.store.dag import Step, step
 
 
@@ -53,20 +53,9 @@ class Setting:
             config=self.config.bm25.search,
         )  # fmt: skip
 
-    @property
-    def rm3_index(self) -> Step:
-        """BM25's index with term vectors, which RM3 reads."""
-        config = VectorIndexConfig(**self.config.bm25.index.model_dump())
-        return step("bm25 index with term vectors", lucene_index, data=self.collection.data, config=config)
-
     def rm3(self) -> Step | None:
         """The ranking of BM25 with RM3; None where the config asks for none."""
-        if self.config.rm3 is None:
-            return None
-        return step(
-            "RM3 ranking", lucene_feedback, data=self.collection.data, index=self.rm3_index, splits=[self.split],
-            k=self.config.k, config=self.config.bm25.search, rm3=self.config.rm3,
-        )  # fmt: skip
+        return None if self.config.rm3 is None else self.collection.bm25_with_feedback(self.split, self.config.rm3)
 
     def fused(self, label: str, rankings: list[Step], config: FusionConfig | None = None) -> Step:
         """Several rankings of the measured queries as one (Appendix B.3)."""
