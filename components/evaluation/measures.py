@@ -10,11 +10,12 @@ tool of each measure: RR@k as by MS MARCO's script (ascending doc_id, like our r
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import AfterValidator
 
 from components.config import UserError
 from components.data.tables import TEXT
@@ -61,6 +62,18 @@ def canonical(name: str) -> str:
     if level and family not in _BINARY:
         raise UserError(f"measure {name!r}: {family} takes no (rel={level}); {', '.join(_BINARY)} do")
     return family + (f"(rel={level})" if level and level != "1" else "") + (f"@{cutoff}" if cutoff else "")
+
+
+def known(name: str) -> str:
+    """`canonical`, as a validator of a config's field: ValueError if there is no such measure."""
+    try:
+        return canonical(name)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+Measure = Annotated[str, AfterValidator(known)]
+"""A retrieval measure by its canonical name: the type of a config's field."""
 
 
 def at_level(name: str, level: int) -> str:

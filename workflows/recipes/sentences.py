@@ -7,35 +7,25 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from components.config import distinct
-from components.models.configs import DualEncoderConfig
-from components.yaml_files import Assignments
 from workflows.stages import experiments
-from workflows.stages.collection import Collection, Model
+from workflows.stages.collection import Collection
 from workflows.stages.results import Outcome, note_on
 from workflows.stages.sentences import Encoder, SentencesConfig, measured
-from workflows.store.dag import Step
+from workflows.stages.starting import RetrieverToMeasure
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""
 
 
-class Config(SentencesConfig):
+class Config(RetrieverToMeasure, SentencesConfig):
     """An encoder, and sets by name."""
 
     recipe: Literal["sentences"]
-    retriever: DualEncoderConfig | None = None
-    """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
-    experiment: str | None = None
-    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
-    sets: Assignments = []
-    """`key.path=value` for that experiment, as `--set` has it."""
     seeds: Annotated[list[int], AfterValidator(distinct), Field(min_length=1)] | None = None
     """The experiment's seeds: the last retriever of each. Null for one, as the experiment's file has it."""
 
     @model_validator(mode="after")
-    def _one_retriever(self) -> Self:
-        if (self.retriever is None) == (self.experiment is None):
-            raise ValueError("say either `retriever` or `experiment`: one encoder is evaluated")
+    def _seeds_are_an_experiments(self) -> Self:
         if self.seeds is not None and self.experiment is None:
             raise ValueError("seeds: a model as it is has none; accepted: null, or with `experiment`")
         return self
@@ -53,10 +43,7 @@ def build(config: Config) -> Outcome:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
         outcome = experiments.read_outcome(Path(config.experiment), [*config.sets, *own])
         label = f"{SYSTEM} (seed {seed})" if len(config.seeds or []) > 1 else SYSTEM
-        encoders.append(Encoder(SYSTEM, seed, label, partial(_foreign, outcome.retrieval.retriever)))
+        made = partial(Collection.foreign_retriever, trained=outcome.retrieval.retriever)
+        encoders.append(Encoder(SYSTEM, seed, label, made))
     note = f"The encoder is the last retriever of {config.experiment}. {outcome.note}"
     return measured(config, encoders, [], note)
-
-
-def _foreign(trained: Step, collection: Collection) -> Model:
-    return collection.foreign_model(trained)

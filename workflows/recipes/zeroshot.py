@@ -11,16 +11,16 @@ from pydantic import Field, model_validator
 from components.config import Config as Part
 from components.evaluation.averages import AVERAGE
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.models.configs import DualEncoderConfig
+from components.evaluation.measures import Measure
 from components.retrieval.fusion import FusionConfig
 from components.sources.base import AnySource
-from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
 from workflows.stages.results import Outcome, Results, System, gathered, note_on
 from workflows.stages.retrieval import refresh
 from workflows.stages.sizes import Sizes, SizesKey
+from workflows.stages.starting import RetrieverToMeasure
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.exclude import exclude
 from workflows.steps.fuse import fuse
@@ -47,18 +47,12 @@ class Evaluated(Part):
     CQADupStack's twelve forums does in BEIR. Null for a whole collection."""
 
 
-class Config(SizesKey):
+class Config(RetrieverToMeasure, SizesKey):
     """A retriever, and collections by name."""
 
     recipe: Literal["zeroshot"]
     collections: dict[str, Evaluated] = Field(min_length=1)
     """By the name that tables show."""
-    retriever: DualEncoderConfig | None = None
-    """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
-    experiment: str | None = None
-    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
-    sets: Assignments = []
-    """`key.path=value` for that experiment, as `--set` has it."""
     k: int = Field(100, ge=1)
     """Documents retrieved for a query."""
     tokens: TokenizeConfig = TokenizeConfig()
@@ -67,19 +61,11 @@ class Config(SizesKey):
     search: SearchConfig = SearchConfig()
     fusion: FusionConfig | None = FusionConfig(how="reciprocal")
     """How the retriever's ranking and BM25's are fused. Null for no fusion."""
-    measures: list[str] = ["nDCG@10", "R@100"]
+    measures: list[Measure] = ["nDCG@10", "R@100"]
     """In `ir_measures`' names."""
     analyse: EmbeddingSpaceConfig | None = None
     """What the retriever's embedding space looks like on each collection: numbers and pictures in the report. Null for
     none."""
-
-    @model_validator(mode="after")
-    def _one_retriever(self) -> Self:
-        if (self.retriever is None) == (self.experiment is None):
-            raise ValueError("say either `retriever` or `experiment`: one retriever is evaluated")
-        if self.sets and self.experiment is None:
-            raise ValueError("sets: they are of an `experiment`, and there is none; accepted: left out")
-        return self
 
     @model_validator(mode="after")
     def _one_meaning_of_a_name(self) -> Self:
@@ -116,7 +102,7 @@ def build(config: Config) -> Outcome:
         collection = Collection(own)
         results = Results(collection, own, name=name)
         if other is not None:
-            retriever = collection.foreign_model(other.retrieval.retriever)
+            retriever = collection.foreign_retriever(other.retrieval.retriever)
         else:
             assert config.retriever is not None
             retriever = collection.initial_model("retriever", config.retriever)

@@ -4,10 +4,10 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from components.config import Config, UserError, distinct
+from components.config import Config, distinct
 from components.data.tables import DEV
 from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.evaluation.measures import at_level, needs_answers
+from components.evaluation.measures import Measure, at_level, needs_answers
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from components.retrieval.lucene import BM25Config
 from components.retrieval.screening import ScreenConfig
@@ -55,7 +55,7 @@ class EvaluateConfig(Config):
     """The lowest grade that counts as relevant, for all measures but nDCG, which uses the grades: 2 is the strict
     reading of TREC DL's grades, 1 the lenient one. A measure may name its own: `RR(rel=2)@10`. A judged query without a
     document of that grade counts 0, as in trec_eval."""
-    measures: list[str] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
+    measures: list[Measure] = Field(["RR@10", "Success@5", "R@100"], validate_default=True)
     """In `ir_measures`' names."""
     other_qrels: dict[str, AnySource] = {}
     """Other judgements of the same queries, by the collection name that their results have in tables. The rankings are
@@ -67,12 +67,9 @@ class EvaluateConfig(Config):
 
     @field_validator("measures")
     @classmethod
-    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
+    def _at_level(cls, names: list[str], info: ValidationInfo) -> list[str]:
         level = info.data.get("relevant_from", 1)
-        try:
-            return list(dict.fromkeys(at_level(name, level) for name in names))
-        except UserError as error:
-            raise ValueError(str(error)) from None
+        return list(dict.fromkeys(at_level(name, level) for name in names))
 
     @property
     def select_by(self) -> str | None:

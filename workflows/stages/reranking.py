@@ -63,8 +63,8 @@ class Reranking:
             reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config,
         )  # fmt: skip
 
-    def teach(self, label: str, groups: Step, config: ScoreConfig, split: str = "train") -> Step:
-        """Groups of a split's queries with the scores as teacher."""
+    def teach(self, label: str, groups: Step, config: ScoreConfig) -> Step:
+        """Groups of training queries with the scores as teacher."""
         judged = step(
             label, score_groups, data=self.collection.data, tokens=self.ranker.tokens, groups=groups,
             ranker=self.ranker.step, config=config,
@@ -72,7 +72,7 @@ class Reranking:
         if self.prior is None:
             return judged
         return step(
-            f"{label} with priors", teach_with_prior, groups=judged, priors=self._priors(split), weights=self.weights
+            f"{label} with priors", teach_with_prior, groups=judged, priors=self._priors("train"), weights=self.weights
         )
 
     def _reranked(self, split: str) -> Step:

@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from components.config import Config, UserError
+from components.config import Config
 from components.evaluation.averages import AVERAGE
-from components.evaluation.measures import canonical, cutoff, needs_answers
+from components.evaluation.measures import Measure, cutoff, needs_answers
 from components.evaluation.similarity import SimilarityConfig
 from components.evaluation.transfer import TransferConfig
 from components.sources.labelled import ALL, AnyLabelledSource
@@ -45,7 +45,7 @@ class RatedPairs(LabelledSet):
 
     split: str = "test"
     """The split whose pairs are measured. Every split that `data` reads is encoded: let it read no other."""
-    retrieve: list[str] = []
+    retrieve: list[Measure] = []
     """Measures, such as R@1, of finding the other sentence of a positive pair among all sentences of the set without
     the query itself (Table 2.10). Each of the two sentences is a query once; the published percentages are multiples of
     1/194 for 97 pairs, so the paper has done the same. Empty for none."""
@@ -58,14 +58,10 @@ class RatedPairs(LabelledSet):
     @field_validator("retrieve")
     @classmethod
     def _has_cutoffs(cls, measures: list[str]) -> list[str]:
-        try:
-            names = [canonical(name) for name in measures]
-        except UserError as error:
-            raise ValueError(str(error)) from None
-        for name in names:
+        for name in measures:
             if cutoff(name) is None or needs_answers(name):
                 raise ValueError(f"measure {name!r}: accepted: a measure by judgements with a cutoff, such as R@1")
-        return names
+        return measures
 
 
 class LabelledSentences(LabelledSet):

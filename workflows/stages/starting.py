@@ -1,10 +1,13 @@
-"""What a recipe's retriever begins from: a model as it is, after pre-training, or what another experiment trained."""
+"""Where a recipe's retriever comes from: a model as it is, pre-training, or another experiment."""
 
 from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
 
+from components.config import Config as Part
+from components.models.configs import DualEncoderConfig
+from components.yaml_files import Assignments
 from workflows.stages import experiments
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, seeded
@@ -30,6 +33,25 @@ class StartedConfig(RetrievalConfig):
     def _one_start(self) -> Self:
         if self.pretrain is not None and self.start_from is not None:
             raise ValueError("pretrain and start_from: both say what the retriever begins from; accepted: one of them")
+        return self
+
+
+class RetrieverToMeasure(Part):
+    """A recipe that measures one retriever and trains none."""
+
+    retriever: DualEncoderConfig | None = None
+    """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
+    experiment: str | None = None
+    """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""
+    sets: Assignments = []
+    """`key.path=value` for that experiment, as `--set` has it."""
+
+    @model_validator(mode="after")
+    def _one_retriever(self) -> Self:
+        if (self.retriever is None) == (self.experiment is None):
+            raise ValueError("say either `retriever` or `experiment`: one retriever is evaluated")
+        if self.sets and self.experiment is None:
+            raise ValueError("sets: they are of an `experiment`, and there is none; accepted: left out")
         return self
 
 

@@ -19,7 +19,7 @@ from components.config import Config, UserError
 from components.data.groups import DocumentIds, measured_queries, queries_of
 from components.data.tables import QRELS, RANKING, TEXT, by_query, of_queries, read, write
 from components.data.vectors import DocumentVectors, QueryVectors
-from components.evaluation.measures import canonical, needs_answers, per_query
+from components.evaluation.measures import canonical, known, needs_answers, per_query
 from components.files import remove, replacing, save_array, write_json
 from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
 from components.neighbours.reranking import TRIALS, Ranked, list_scores
@@ -99,7 +99,7 @@ class ChooseConfig(TrialsConfig):
     @field_validator("measure")
     @classmethod
     def _of_judgements(cls, measure: str) -> str:
-        if needs_answers(measure):
+        if needs_answers(known(measure)):
             raise ValueError(f"{measure} is no measure of judgements")
         return measure
 

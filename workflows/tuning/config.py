@@ -6,12 +6,12 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
-from components.config import Config, UserError, listing, parse
-from components.evaluation.measures import canonical
+from components.config import Config, UserError, distinct, listing, parse
+from components.evaluation.measures import Measure
 from components.yaml_files import override
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
@@ -23,9 +23,9 @@ from workflows.tuning.search_space import Point, Range, assignments
 class Tuning(Config):
     """The section `tune`: the search space, how it is searched, and the measure that trials are compared by."""
 
-    measure: str
+    measure: Measure
     """One of `evaluate.measures`; with several seeds, the mean over them."""
-    systems: list[str] = Field(min_length=1)
+    systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
     """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each other,
     the scheduler may stop the trial. By default the last row of the results."""
     split: str = "dev"
@@ -47,21 +47,6 @@ class Tuning(Config):
     """Whether the first trial is the config as it is."""
     space: dict[str, Range] = Field(min_length=1)
     """Dotted keys, as for `--set`, or names for several keys (`sets`), with the values that each may take."""
-
-    @field_validator("systems")
-    @classmethod
-    def _distinct(cls, systems: list[str]) -> list[str]:
-        if len(set(systems)) < len(systems):
-            raise ValueError("a system is repeated")
-        return systems
-
-    @field_validator("measure")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        try:
-            return canonical(name)
-        except UserError as error:
-            raise ValueError(str(error)) from None
 
 
 SAME = re.compile(r"(evaluate|seeds|recipe|tune)(\..*)?|data(\.(sample|hold_out)(\..*)?)?")

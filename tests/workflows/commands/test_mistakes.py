@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("controls.include=[random]", r"controls\.include\.0: got 'random'; accepted: 'in-batch' or 'ance'"),
         ("controls.include=[ance, ance]", r"controls\.include: 'ance' stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
-        ("evaluate.measures=[BLEU@4]", r"evaluate\.measures: measure 'BLEU@4': not known; accepted: RR@k"),
+        ("evaluate.measures=[BLEU@4]", r"evaluate\.measures\.0: measure 'BLEU@4': not known; accepted: RR@k"),
         ("retriever.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
          r"warm retriever: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
          r"groups do not have; accepted: a loss over targets, "),

@@ -557,6 +557,16 @@ def test_a_number_that_names_a_system_stands_once(tmp_path: Path, mistake: str, 
         read(tmp_path, tiny.ear(BEIR, ENCODER), mistake)
 
 
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [("zeroshot", "measures.0"), ("coder/cranfield", "rerank_chosen.measure"), ("demo", "evaluate.measures.0")],
+)
+def test_a_measure_that_is_none_is_told_with_its_key(config: str, key: str) -> None:
+    asked = f"{key.removesuffix('.0')}={'[BLEU@4]' if key.endswith('.0') else 'BLEU@4'}"
+    with pytest.raises(UserError, match=rf"yaml: {re.escape(key)}: measure 'BLEU@4': not known; accepted: RR@k"):
+        experiments.read_config(ROOT / "configs" / f"{config}.yaml", [asked])
+
+
 @pytest.mark.parametrize("by_way", [False, True])
 def test_an_experiment_does_not_build_on_itself(tmp_path: Path, ar2: dict[str, Any], by_way: bool) -> None:
     tree = side_by_side(tmp_path, ar2)

@@ -168,6 +168,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
         ({"correlation": {"measures": []}}, "correlation.measures: got none; accepted: at least 1 of them"),
         ({"similarity": {}, "transfer": {}}, "no sets; accepted: one or more in `similarity` or `transfer`"),
         ({"experiment": "x.yaml"}, "say either `retriever` or `experiment`"),
+        ({"sets": ["k=5"]}, "sets: they are of an `experiment`, and there is none; accepted: left out"),
         ({"transfer": {"Pairs": 0}}, "'Pairs' stands for something else too"),
         ({"transfer": {"average": 0}}, "'average' stands for something else too"),
         (

@@ -33,7 +33,7 @@ from workflows.tuning.trials import Trial
         ({"measure": "MRR11"}, r"tune: measure: measure 'MRR11': not known"),
         ({"systems": []}, r"tune: systems: .*got (none|{}); accepted: at least 1 of them"),
         ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: 'BM25', 'start model', "),
-        ({"systems": ["BM25", "BM25"]}, r"tune: systems: a system is repeated"),
+        ({"systems": ["BM25", "BM25"]}, r"tune: systems: 'BM25' stands twice"),
         ({"split": "test"}, r"tune\.split: 'test' is for the results alone; .*accepted: another split, such as dev"),
         ({"trials": 0}, r"tune: trials: got 0; accepted: 1 or more"),
         ({"search": "grid"}, r"tune: search: got 'grid'; accepted: 'random' or 'optuna'"),
