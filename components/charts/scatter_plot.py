@@ -97,5 +97,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _short(text: str, length: int = 12) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+def _short(text: str) -> str:
+    return text if len(text) <= 12 else text[:11] + "…"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from components.config import UserError
 from components.data.template import Template
 from components.data.tokenizers import load_tokenizer, tokenizer_digest
 from components.data.tokens import Tokens
+from components.files import read_json
 
 TOKENIZER = "tokenizer.json"
 """The file in a token store that holds the digest of the tokenizer that made it."""
@@ -21,7 +21,7 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, model: Path, *, pairs: bool = True) -> None:
-        made, needed = json.loads((folder / TOKENIZER).read_text()), tokenizer_digest(model)
+        made, needed = read_json(folder / TOKENIZER), tokenizer_digest(model)
         if made != needed:
             raise UserError(
                 f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "

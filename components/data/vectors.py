@@ -2,7 +2,6 @@
 (`encode_documents`), and of a split's queries, `queries.npy` with the ids of its rows in `queries.json`
 (`encode_queries`)."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from components.config import Damaged, UserError
 from components.data.tables import TEXT
-from components.files import write_array
+from components.files import read_json, write_array
 
 MAX_NUMBERS = 2**26
 """The most numbers (floats) of document vectors held in memory at once. It changes memory and speed, not results."""
@@ -48,7 +47,7 @@ class Shards(Sequence[npt.NDArray]):
 
 def document_shards(folder: Path) -> Shards:
     """The documents' vectors, in the order of the documents."""
-    return Shards([folder / name for name in json.loads((folder / SHARDS).read_text())])
+    return Shards([folder / name for name in read_json(folder / SHARDS)])
 
 
 class DocumentVectors:
@@ -119,7 +118,7 @@ class QueryVectors:
 
 def read_query_ids(folder: Path) -> pa.Array:
     """The ids of the queries whose vectors are in a folder, in their order."""
-    return pa.array(json.loads((folder / "queries.json").read_text()), TEXT)
+    return pa.array(read_json(folder / "queries.json"), TEXT)
 
 
 def context_vectors(

@@ -1,6 +1,5 @@
 """Whether a ranker is good enough to teach: its order of a ranking is better than the ranking."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import Field
 from components.config import Config
 from components.evaluation.measures import means, per_query
 from components.evaluation.significance import compare
-from components.files import write_json
+from components.files import read_json, write_json
 
 FILE = "gate.json"
 
@@ -45,4 +44,4 @@ def write_decision(folder: Path, decision: dict[str, Any]) -> None:
 
 def is_open(folder: Path) -> bool:
     """Whether the gate whose decision lies in the folder is open."""
-    return bool(json.loads((folder / FILE).read_text())["open"])
+    return bool(read_json(folder / FILE)["open"])

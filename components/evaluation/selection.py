@@ -1,11 +1,12 @@
 """Which systems are selected, and which comparison leads a run's results."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from components.files import read_json
 
 FILE = "selection.json"
 """The file that says which systems were selected, and why not where none was."""
@@ -111,7 +112,7 @@ def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str
     told = {"measure": None, "selected_on": None, "queries": None, "why": "", **first}
     if not isinstance(selection, Path):
         return {**told, "why": selection or ""}
-    made = json.loads((selection / FILE).read_text())
+    made = read_json(selection / FILE)
     told |= {"selected_on": made["split"], **{key: made[key] for key in ("queries", "why", "deploy") if key in made}}
     if made["system"] is None:
         return told

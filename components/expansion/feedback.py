@@ -3,7 +3,6 @@ counting terms, and a worker's share of the queries."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +20,7 @@ from components.data.groups import queries_of
 from components.data.tables import EXPANSIONS, TEXT
 from components.expansion import expansions, relevance_model
 from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
-from components.files import replacing, write_array, write_json
+from components.files import read_json, replacing, write_array, write_json
 from components.rng import keyed_rng
 
 SAMPLED = 100_000
@@ -89,7 +88,7 @@ class Sampler:
         self._queries = queries_of(data, splits, ["query_id", "text"])
         self._texts, self._rows = (pa.ipc.open_file(pa.memory_map(str(work / of))).read_all() for of in (TEXTS, ROWS))
         self._offsets = np.load(work / OFFSETS)
-        self._frequencies = Frequencies(**json.loads((work / COUNTS).read_text()))
+        self._frequencies = Frequencies(**read_json(work / COUNTS))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the expansions of some queries."""

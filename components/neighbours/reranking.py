@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from pydantic import Field
 from components.data.groups import DocumentIds, rows_of
 from components.data.tables import RANKING, by_query, check
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
-from components.files import replacing
+from components.files import read_json, replacing
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 TRIALS = "trials.json"
@@ -45,7 +44,7 @@ def best(folder: Path) -> NeighboursRerankConfig:
     >>> best(folder).context
     6
     """
-    trials = json.loads((folder / TRIALS).read_text())
+    trials = read_json(folder / TRIALS)
     trial = max(trials, key=lambda one: one["value"])
     return NeighboursRerankConfig(**{key: number for key, number in trial.items() if key != "value"})
 

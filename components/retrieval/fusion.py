@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -14,6 +13,7 @@ from pydantic import Field
 from components.config import Config
 from components.data import row_runs
 from components.data.tables import RANKING, check
+from components.files import read_json
 from components.retrieval.interpolation import Normalise, interpolated
 
 FITTED = "fusion.json"
@@ -56,7 +56,7 @@ class FusionConfig(Config):
 
 def fitted(folder: Path) -> FusionConfig:
     """How rankings are fused, as the step `fit_fusion` chose it."""
-    return FusionConfig(**json.loads((folder / FITTED).read_text())["chosen"])
+    return FusionConfig(**read_json(folder / FITTED)["chosen"])
 
 
 def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:

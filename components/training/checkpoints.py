@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components.compute.gather import of_first, rank, sum_over_workers, workers
-from components.files import drop, replacing, write_json
+from components.files import drop, read_json, replacing, write_json
 from components.training import masters, sharding
 from components.training.state import TrainingState
 
@@ -132,7 +131,7 @@ def load(checkpoint: Path, objective: nn.Module, optimizer: Any, device: torch.d
 
 
 def _read_state(checkpoint: Path) -> TrainingState:
-    return TrainingState.from_json(json.loads((checkpoint / STATE).read_text()))
+    return TrainingState.from_json(read_json(checkpoint / STATE))
 
 
 def read_optimizer(optimizer: Any, folder: Path) -> None:

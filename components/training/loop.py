@@ -6,7 +6,6 @@ weights, the optimizer and a few numbers, and a training that was killed ends wi
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
@@ -25,7 +24,7 @@ from components.compute.fast_cpu import use_fast_cpu_ops
 from components.compute.gather import of_first, rank, workers
 from components.compute.gpu_kernels import compile_layers, use_gpu_attention
 from components.config import UserError
-from components.files import replacing, write_json
+from components.files import read_json, replacing, write_json
 from components.models import adapters
 from components.models.layers import use_gradient_checkpointing
 from components.timing import timed
@@ -177,7 +176,7 @@ def _resumed(
             "carry: all: what this training starts from has no optimizer; accepted: weights, or a start from a "
             "training that carries all too or has `schedule_updates`"
         )
-    first = json.loads((carried / "state.json").read_text())["schedule_update"] if carried else 0
+    first = read_json(carried / "state.json")["schedule_update"] if carried else 0
     if checkpoint is not None:
         return checkpoints.load(checkpoint, objective, optimizer, device), first
     if carried:
@@ -250,7 +249,7 @@ def _validate(
 def _finished(out: Path) -> dict[str, Any]:
     """Drop what a killed training has left of its checkpoints; the summary that it wrote."""
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    summary: dict[str, Any] = json.loads((out / "state" / "state.json").read_text())["summary"]
+    summary: dict[str, Any] = read_json(out / "state" / "state.json")["summary"]
     return summary
 
 

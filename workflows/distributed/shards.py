@@ -29,7 +29,7 @@ from workflows.distributed import oom
 from workflows.distributed.cluster import Cluster, Pool
 from workflows.distributed.resources import Resources, reserve
 from workflows.distributed.session import ray_session
-from workflows.distributed.shard_worker import Filler, FillOnGPU, fill_batch
+from workflows.distributed.shard_worker import Filler, FillOnGPU, Worker, fill_batch
 from workflows.store import attempts, transfer
 from workflows.store.progress import Progress
 
@@ -78,7 +78,7 @@ def map_rows(
 
 
 def map_shards(
-    worker: type,
+    worker: type[Worker],
     shards: list[Shard],
     *,
     out: Path,

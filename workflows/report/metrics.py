@@ -1,9 +1,9 @@
 """`metrics.json`: what was measured, which differences are more than chance, and how long each step took."""
 
-import json
 import re
 from collections.abc import Collection, Sequence
 
+from components.files import read_json
 from workflows.report.deployment import deployment
 from workflows.report.finished import Finished, Json
 from workflows.report.sections.sizes import sizes
@@ -26,7 +26,7 @@ def metrics_of(
     measured: Json = {"rows": [], "means": [], "comparisons": [], "leading": None}
     if results is not None and store.is_done(results):
         store.fetch([results], METRICS)
-        measured = json.loads((store.path(results) / METRICS).read_text())
+        measured = read_json(store.path(results) / METRICS)
     times = [
         {
             "label": node.label,

@@ -194,9 +194,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-KNOWN = {"update", "learning_rate", "gradient_norm", "seconds"}
-
-
 def _values(line: dict[str, Any], lines: dict[int, dict[str, Any]]) -> Values:
     """The values of a line of a training's log, with names for charts, and updates a second since the line before."""
     values = {}

@@ -1,6 +1,5 @@
 """Measure a ranking, and gather a run's measures into `metrics.json`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from components.evaluation.measures import (
 )
 from components.evaluation.selection import leading
 from components.evaluation.significance import compare, corrected
-from components.files import replacing, write_json
+from components.files import read_json, replacing, write_json
 from workflows.store.cost import Cost, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
@@ -231,7 +230,7 @@ def averages(
     measured on all of them; `queries` are those of all. The comparisons are made of these means too. `parts` names the
     wholes that collections are parts of, and None for those that do not count; the parts of one count as one."""
     summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics = read_json(out / "metrics.json")
     metrics["rows"] += averages_of(metrics["rows"], parts)
     measured, means = _by_system(systems), metrics["means"]
     pairs = [(asked["system"], asked["baseline"]) for asked in comparisons]

@@ -1,6 +1,5 @@
 """BM25: build a Lucene index of the documents, and retrieve from it, each worker in a child process with Java."""
 
-import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,7 +12,7 @@ import pyarrow.parquet as pq
 
 from components.data.groups import check_k, queries_of
 from components.data.tables import RANKING, counts, read
-from components.files import remove, replacing, write_json
+from components.files import read_json, remove, replacing, write_json
 from components.retrieval import lucene, lucene_ids
 from components.retrieval.lucene import BM25Config, RM3Config
 from components.retrieval.lucene_search import Searcher
@@ -165,7 +164,7 @@ def _join(parts: Iterable[Path], to: Path) -> None:
 
 def _about(index: Path) -> dict[str, Any]:
     """What the index says about itself."""
-    return json.loads((index / INDEX / ABOUT).read_text())
+    return read_json(index / INDEX / ABOUT)
 
 
 class _Indexing:

@@ -223,7 +223,7 @@ class _Pool:
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
         self._positives, self._no_negatives = positives(data), known_positives(data, tokens)
         self._teacher: dict[tuple[int, int], float] = {}
-        self._ranked = self._read(ranking, data) if ranking is not None else None
+        self._ranked = self._read(ranking) if ranking is not None else None
         judged, self._offered = set(self._positives), set[int]()
         if config.given is not None:
             self._ranked = self._given(data)
@@ -250,7 +250,7 @@ class _Pool:
             self._positives[row] = ranked.documents[[int(ranked.hits.argmax())]]
         return without
 
-    def _read(self, ranking: Path, data: Path) -> dict[int, _Ranked]:
+    def _read(self, ranking: Path) -> dict[int, _Ranked]:
         """What the ranking has of each query row, to the depth asked for and as many positives more; of a screened one
         all, as what was removed stands between. Ids are numbers as soon as they are read."""
         path = ranking / "ranking.parquet"

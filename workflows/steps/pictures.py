@@ -1,7 +1,6 @@
 """Charts of soft labels and of what was learned from them (Zerveas et al., 2023, Figures 2 and 11 to 13), and of
 measures by a number, such as the size of a model (Moiseev et al., 2023, Figure 3)."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from components.data.groups import ids_of, rows_of
 from components.data.tables import GROUPS, first
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from components.evaluation.measures import mean_and_deviation
-from components.files import write_json
+from components.files import read_json, write_json
 from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 from workflows.distributed.cluster import Cluster
 from workflows.store.cost import Cost, Work
@@ -55,20 +54,20 @@ def pictures(
     documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
     held, asked, after = DocumentVectors(vectors), QueryVectors(queries), QueryVectors(trained)
     own = Lists(asked.rows(table["query_id"]), documents, offsets)
-    there, truth = own.mask, own.padded(_flat(table, "targets")) > 0
+    there, truth = own.mask, own.padded(_targets(table)) > 0
     similar = _similarities(own, truth, asked, held, similarity)
     before = _scores(own, asked, held)
     later = _scores(own._replace(queries=after.rows(table["query_id"])), after, held)
-    heat = json.loads((model / "model" / "temperature.json").read_text())["temperature"]
+    heat = read_json(model / "model" / "temperature.json")["temperature"]
     shown = slice(0, config.candidates)
     longest = int(there.sum(1).argmax())
     one = slice(longest, longest + 1)
 
     predicted = {"before": softmax(before, there, heat), "after": softmax(later, there, heat)}
-    shares = {"labels": by_rank(_to_one(own.padded(_flat(table, "targets"))), there)[shown]}
+    shares = {"labels": by_rank(_to_one(own.padded(_targets(table))), there)[shown]}
     if labels is not None:
         smooth = first(labels / "groups.parquet", GROUPS, config.queries).combine_chunks()
-        shares["smoothed labels"] = by_rank(_to_one(own.padded(_flat(smooth, "targets"))), there)[shown]
+        shares["smoothed labels"] = by_rank(_to_one(own.padded(_targets(smooth))), there)[shown]
     charts = [
         picture(
             "Similarity to what is relevant", "Of a query's candidates, most similar first; mean and deviation over "
@@ -97,7 +96,7 @@ def along(
 ) -> dict[str, Any]:  # fmt: skip
     """Write `pictures.json`: each measure of some systems by their places on an axis, mean and deviation over seeds."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for row in json.loads((results / "metrics.json").read_text())["rows"]:
+    for row in read_json(results / "metrics.json")["rows"]:
         systems = values.setdefault((row["collection"], row["split"], row["measure"]), {})
         systems.setdefault(row["system"], []).append(row["value"])
     drawn = []
@@ -114,8 +113,8 @@ def along(
     return {"measures": len(drawn)}
 
 
-def _flat(table: pa.Table, column: str) -> np.ndarray:
-    return np.asarray(table[column].combine_chunks().flatten().to_numpy(zero_copy_only=False), np.float64)
+def _targets(table: pa.Table) -> np.ndarray:
+    return np.asarray(table["targets"].combine_chunks().flatten().to_numpy(zero_copy_only=False), np.float64)
 
 
 def _to_one(targets: np.ndarray) -> np.ndarray:

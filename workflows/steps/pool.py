@@ -1,6 +1,5 @@
 """Measures of one system over all folds of a cross-validation."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 
 from components.evaluation.measures import PER_QUERY_FILE, means
 from components.evaluation.selection import FILE, Kind, best_of
-from components.files import replacing
+from components.files import read_json, replacing
 from workflows.store.cost import Cost, Work
 from workflows.store.dag import Description
 
@@ -43,7 +42,7 @@ def pool_selected(out: Path, cluster: Any, *, folds: list[dict[str, Any]], kind:
     A fold is {selection, measures}: an artifact of `select`, and one of `evaluate` for each system by name. The summary
     counts how often which system was selected.
     """
-    selected = [best_of(json.loads((fold["selection"] / FILE).read_text()), kind) for fold in folds]
+    selected = [best_of(read_json(fold["selection"] / FILE), kind) for fold in folds]
     summary = _pooled(out, [fold["measures"][name] for fold, name in zip(folds, selected, strict=True)])
     return {**summary, "selected": {name: selected.count(name) for name in dict.fromkeys(selected)}}
 

@@ -1,6 +1,5 @@
 """Add the scores of the rankings that a ranker reads to its own (`components.retrieval.prior`)."""
 
-import json
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -13,7 +12,7 @@ from components.config import UserError, listing
 from components.data import row_runs
 from components.data.groups import CANDIDATES, judged_queries, write_lists
 from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
-from components.files import write_json
+from components.files import read_json, write_json
 from components.retrieval.prior import WEIGHTS, fit, scores_in
 from components.rng import keyed_int
 from workflows.distributed.cluster import Cluster
@@ -153,7 +152,7 @@ def _relevant(data: Path, split: str, pairs: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _weights(artifact: Path, priors: list[Prior]) -> npt.NDArray[np.float64]:
     """(1 + P,) the weights of the ranker and of each prior."""
-    named = json.loads((artifact / WEIGHTS).read_text())
+    named = read_json(artifact / WEIGHTS)
     return np.array([named[name] for name in (RANKER, *(prior["name"] for prior in priors))])
 
 

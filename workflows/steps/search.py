@@ -1,6 +1,5 @@
 """Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
 
-import json
 import math
 import re
 import time
@@ -20,7 +19,7 @@ from components.config import Config
 from components.data.groups import check_k, id_order, ids_of
 from components.data.tables import RANKING, counts
 from components.data.vectors import document_shards, read_query_ids
-from components.files import remove, replacing, save_array, write_array, write_json
+from components.files import read_json, remove, replacing, save_array, write_array, write_json
 from components.retrieval import smaller, topk
 from components.retrieval.smaller import Kind, Smaller
 from workflows.distributed.cluster import Cluster, Pool
@@ -244,7 +243,7 @@ def search(
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
     remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
-    return {"queries": len(query_ids), **counts(ranking), **json.loads(about.read_text())}
+    return {"queries": len(query_ids), **counts(ranking), **read_json(about)}
 
 
 def _candidates_cost(site: Any, *, data: Sizes, k: int, times: int, **inputs: Any) -> Cost:

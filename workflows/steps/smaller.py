@@ -1,6 +1,5 @@
 """Make smaller vectors of those that were encoded, and order what they find by better ones."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def smaller_vectors(
     about = read_json(retriever / "model" / MODEL_CONFIG)
     how = Smaller.of(shards, dimensions, kind, normalize=about["similarity"] == "cosine")
     how.save(out)
-    names = json.loads((vectors / SHARDS).read_text())
+    names = read_json(vectors / SHARDS)
     work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]
     map_shards(
         _Shrinking, work, out=out, cluster=cluster, pool=cluster.map, unit="documents", work=out, vectors=vectors,

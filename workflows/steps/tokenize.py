@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from components.data.tables import document_text
 from components.data.token_store import TOKENIZER
 from components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from components.expansion.expansions import link_or_copy
-from components.files import naming_damage, remove, replacing, write_array, write_json
+from components.files import naming_damage, read_json, remove, replacing, write_array, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards
 from workflows.distributed.site import Site
@@ -100,7 +99,7 @@ def tokenize_queries(
 ) -> dict[str, Any]:
     """The same for a collection that differs in its queries alone. `documents` is the token store of its documents,
     whose files are linked, or copied where the filesystem has no links."""
-    made = json.loads((documents / TOKENIZER).read_text())
+    made = read_json(documents / TOKENIZER)
     if made != tokenizer_digest(model / "model"):
         raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
     for file in sorted(documents.glob("documents.*.npy")):

@@ -4,7 +4,6 @@ A killed step leaves finished shards or a checkpoint, which the next attempt tak
 so far are written beside it. Times of work that is lost with an attempt are not: it is done, and counted, again.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from components import timing
-from components.files import write_json
+from components.files import read_json, write_json
 from workflows.store import transfer
 
 ATTEMPTS = "attempts.json"
@@ -66,5 +65,5 @@ def counts(out: Path, name: str) -> Counts:
 
 def _read(out: Path) -> dict[str, Any]:
     path = out / ATTEMPTS
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"time": [], "counts": {}}
+    found: dict[str, Any] = read_json(path) if path.exists() else {"time": [], "counts": {}}
     return found

@@ -240,7 +240,7 @@ ID_BYTES = 24
 """Bytes that an id takes in memory: its characters and where it begins."""
 
 
-def id_memory(documents: int, what: str, pool: Pool = "driver") -> Need:
+def id_memory(documents: int, what: str) -> Need:
     """What a step needs that looks documents up by their ids: the ids, and their order."""
     advice = "a machine with more memory for the driver: all ids are looked up at once, and no key makes that less"
-    return Need(what, (ID_BYTES + 16.0) * documents, pool, advice)
+    return Need(what, (ID_BYTES + 16.0) * documents, "driver", advice)

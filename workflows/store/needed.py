@@ -1,12 +1,11 @@
 """What a command reads must have been made, and not been dropped since."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from components.config import Damaged, UserError
-from components.files import check_whole
+from components.files import check_whole, read_json
 from workflows.program import program
 from workflows.store import s3
 from workflows.store.dag import Step
@@ -37,7 +36,7 @@ def remade(error: UserError) -> UserError:
     artifact = next((one for one in place.parents if (one / RECORD).is_file()), None) if place is not None else None
     if artifact is None:
         return error
-    label = json.loads((artifact / RECORD).read_text())["label"]
+    label = read_json(artifact / RECORD)["label"]
     return NotMade(f"{error}; remove {artifact} and make it again", label)
 
 

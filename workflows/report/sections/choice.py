@@ -1,8 +1,7 @@
 """What each system had on the queries that systems were chosen by."""
 
-import json
-
 from components.evaluation.selection import FILE
+from components.files import read_json
 from workflows.report.finished import Json
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -15,6 +14,6 @@ def choice(results: Step | None, store: Store) -> Json | None:
     if not isinstance(selection, Step) or not store.is_done(selection):
         return None
     store.fetch([selection], FILE)
-    made: Json = {"deploy": None, **json.loads((store.path(selection) / FILE).read_text())}
+    made: Json = {"deploy": None, **read_json(store.path(selection) / FILE)}
     made["candidates"].sort(key=lambda one: -one["value"])
     return made if made["candidates"] else None

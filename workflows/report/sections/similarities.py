@@ -1,11 +1,11 @@
 """How sentence vectors lie beside people's ratings (Chuang et al., 2022, Table 2.11 and Figure 2-2)."""
 
-import json
 from collections.abc import Sequence
 from statistics import fmean
 
 from components.charts.embedding_plots import distributions
 from components.evaluation.embedding_space import COSINES
+from components.files import read_json
 from workflows.report.finished import Json
 from workflows.report.page import drawing
 from workflows.stages.results import System
@@ -21,7 +21,7 @@ def similarities(systems: Sequence[System], store: Store) -> list[Json]:
     places: dict[tuple[str, str], dict[str, list[Json]]] = {}
     for one in measured:
         seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
-        seeds.append(json.loads((store.path(one.metrics) / SIMILARITY).read_text()))
+        seeds.append(read_json(store.path(one.metrics) / SIMILARITY))
     return [
         {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
          "systems": [_numbers(name, seeds) for name, seeds in of.items()],

@@ -1,10 +1,10 @@
 """What the space of each measured retriever looks like."""
 
-import json
 from collections.abc import Sequence
 
 from components.charts.embedding_plots import DISTRIBUTIONS, distributions, scatter
 from components.evaluation.embedding_space import mean_over_seeds
+from components.files import read_json
 from workflows.report.finished import Json
 from workflows.report.page import drawing
 from workflows.stages.results import System
@@ -20,7 +20,7 @@ def spaces(systems: Sequence[System], store: Store) -> list[Json]:
     places: dict[tuple[str, str], dict[str, list[Json]]] = {}
     for one, analysis in looked_at:
         seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
-        seeds.append(json.loads((store.path(analysis) / ANALYSIS).read_text()))
+        seeds.append(read_json(store.path(analysis) / ANALYSIS))
     return [_space(collection, split, of) for (collection, split), of in places.items()]
 
 
