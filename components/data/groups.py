@@ -112,6 +112,11 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
+def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
+    """The ids of the queries of some splits, as `queries_of` has them."""
+    return queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
+
+
 def check_k(k: int, data: Path, *, key: str = "k") -> int:
     """The number of documents in a collection; UserError, naming `key`, unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows

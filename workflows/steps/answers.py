@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from components.config import Config, UserError
 from components.data.answers import Mode, matcher, normalize
-from components.data.groups import ids_of, queries_of, rows_of
+from components.data.groups import ids_of, query_ids_of, rows_of
 from components.data.tables import ANSWERED, QUERIES, RANKING, document_text, pieces, read
 from components.files import remove, replacing, save_array
 from workflows.distributed.cluster import Cluster
@@ -49,7 +49,7 @@ def answering(
     The collection is read once: each row group by the worker that searches it. The ranking may have hundreds of
     millions of rows, so it is read a piece at a time, and the pairs to search for in each row group lie on disk.
     """
-    wanted = queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
+    wanted = query_ids_of(data, splits)
     asked = ids_of(data / "queries.parquet", "query_id")
     documents = ids_of(data / "documents.parquet", "doc_id")
     metadata = pq.read_metadata(data / "documents.parquet")

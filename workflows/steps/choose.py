@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.config import UserError
-from components.data.groups import queries_of
+from components.data.groups import query_ids_of
 from components.data.tables import (
     ANSWER_RANKS,
     ANSWERED,
@@ -91,7 +91,7 @@ def rank_groups(
     them can be learnt from; `queries` draws so many of the others.
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
-    of_split = queries_of(data, [split], ["query_id"])["query_id"]
+    of_split = query_ids_of(data, [split])
     table = table.filter(pc.is_in(table["query_id"], value_set=of_split.combine_chunks()))
     grouped: dict[str, list[tuple[str, float]]] = {}
     values = pc.fill_null(table["rank"], max_rank).to_pylist()
@@ -156,7 +156,7 @@ def choose_several(
 
 def _asked(expanded: Path, split: str) -> pa.Table:
     """The expansions of a split's queries."""
-    asked = queries_of(expanded, [split], ["query_id"])["query_id"].combine_chunks()
+    asked = query_ids_of(expanded, [split])
     expansions = read(expanded / FILE, EXPANSIONS)
     return expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
 
@@ -167,7 +167,7 @@ def _write(
 ) -> None:  # fmt: skip
     """Write choices and the ranking of what was chosen, some queries at a time: those of `otherwise` in its order, then
     those that it lacks, in the order of their choices' rows."""
-    of_split = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    of_split = query_ids_of(data, [split])
     write(out / CHOICES, choices, CHOICE)
     paths = {name: place / "ranking.parquet" for name, place in {"own": ranking, "plain": otherwise}.items()}
     expansions, query = choices["doc_id"].combine_chunks(), choices["query_id"].combine_chunks()

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from components.compute.processor import configure_process
 from components.config import Config, UserError
-from components.data.groups import DocumentIds, measured_queries, queries_of
+from components.data.groups import DocumentIds, measured_queries, query_ids_of
 from components.data.tables import QRELS, RANKING, TEXT, by_query, of_queries, read, write
 from components.data.vectors import DocumentVectors, QueryVectors
 from components.evaluation.measures import canonical, known, needs_answers, per_query
@@ -163,7 +163,7 @@ def _as_retrieved(out: Path, rankings: list[Path], queries: list[str], config: C
 
 def _queries(data: Path, split: str) -> list[str]:
     """The ids of the split's queries."""
-    return queries_of(data, [split], ["query_id"])["query_id"].to_pylist()
+    return query_ids_of(data, [split]).to_pylist()
 
 
 def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:

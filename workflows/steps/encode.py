@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from components.config import Config
-from components.data.groups import queries_of
+from components.data.groups import query_ids_of
 from components.data.tables import QUERIES, read
 from components.data.vectors import SHARDS
 from components.files import remove, save_array, write_array, write_json
@@ -96,7 +96,7 @@ def encode_queries(
 ) -> dict[str, Any]:
     """Write `queries.npy`, the vectors of the split's queries in the order of the queries table, and `queries.json`,
     their ids."""
-    ids = queries_of(data, [split], ["query_id"])["query_id"].to_pylist()
+    ids = query_ids_of(data, [split]).to_pylist()
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from components.compute.processor import configure_process
 from components.config import Config, UserError
-from components.data.groups import queries_of
+from components.data.groups import queries_of, query_ids_of
 from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
 from components.expansion import expansions, feedback
 from components.expansion.query_choice import CHOICE
@@ -138,7 +138,7 @@ def expand_from_file(
     """Write the expansions that a file has of the splits' queries. The summary's note says how many have none."""
     path = locate(config.path)
     texts = expansions.read_expansions(path, config.field, config.separator).by_query
-    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
+    queries = query_ids_of(data, splits).to_pylist()
     rows = [row for query in queries if query in texts for row in expansions.rows(query, texts[query][: config.number])]
     if queries and not rows:
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
@@ -182,7 +182,7 @@ def expand_by_model(
     section 3.3.3).
     """
     cuda = cluster.cuda()
-    queries = queries_of(data, splits, ["query_id"])["query_id"].to_pylist()
+    queries = query_ids_of(data, splits).to_pylist()
     folds = [expansions.fold_of(query, len(models)) for query in queries]
     rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
     return _mapped(
@@ -268,7 +268,7 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
 def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
     """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
     as it is."""
-    queries = queries_of(data, splits, ["query_id"])["query_id"]
+    queries = query_ids_of(data, splits)
     nothing = [
         {"doc_id": expansions.expansion_id(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
         for query in queries.to_pylist()

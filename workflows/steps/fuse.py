@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.data.groups import queries_of
+from components.data.groups import query_ids_of
 from components.data.tables import EXPANSIONS, RANKING, TEXT, pieces, read, side_by_side
 from components.expansion.expansions import FILE
 from components.files import replacing
@@ -37,7 +37,7 @@ def fuse(
 
     `config` may be the artifact of `fit_fusion`, which chose one.
     """
-    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    wanted = query_ids_of(data, [split])
     paths = [path / "ranking.parquet" for path in rankings]
     how, found = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
@@ -67,7 +67,7 @@ def fuse_expansions(
 
     The rankings are read a piece at a time, that of expansions cut where a query's end.
     """
-    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    wanted = query_ids_of(data, [split])
     expansions = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "query_id", "number"])
     expansions = expansions.filter(pc.is_in(expansions["query_id"], value_set=wanted))
     names = expansions["doc_id"].combine_chunks()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError
-from components.data.groups import judged_queries, queries_of
+from components.data.groups import judged_queries, query_ids_of
 from components.data.tables import QRELS, RANKING, of_queries, read
 from components.evaluation.gate import GateConfig, decide, write_decision
 from components.retrieval.prior import WEIGHTS
@@ -40,7 +40,7 @@ def gate(
     A closed gate says so in one line that ends with what would change that.
     """
     _refuses(data, split)
-    asked = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    asked = query_ids_of(data, [split])
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
     before = of_queries(ranking / "ranking.parquet", RANKING, asked)
     decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.data.groups import check_k, queries_of
+from components.data.groups import check_k, queries_of, query_ids_of
 from components.data.tables import RANKING, counts, read
 from components.files import read_json, remove, replacing, write_json
 from components.retrieval import lucene, lucene_ids
@@ -111,7 +111,7 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
 def _refuses(data: Path, splits: list[str], k: int) -> None:
     """A split without queries, and more documents for a query than there are."""
     check_k(k, data)
-    queries_of(data, splits, ["query_id"])
+    query_ids_of(data, splits)
 
 
 @Description(part="BM25", cost=_search_cost, refuses=_refuses)
@@ -141,7 +141,7 @@ def _searched(
     rm3: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     _refuses(data, splits, k)
-    queries = len(queries_of(data, splits, ["query_id"]))
+    queries = len(query_ids_of(data, splits))
     shards = row_shards(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
     ranking = out / "ranking.parquet"
     if not ranking.exists():

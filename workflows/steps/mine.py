@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from components.config import Config, UserError, listing
 from components.data import row_runs
-from components.data.groups import flat, ids_of, judged_queries, known_positives, positives, queries_of, rows_of
+from components.data.groups import flat, ids_of, judged_queries, known_positives, positives, query_ids_of, rows_of
 from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
 from components.evaluation.gate import is_open
 from components.files import replacing
@@ -119,7 +119,7 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
             f"mine: given: {config.given}: the collection's source gives none; accepted: null, or as `data.format` one "
             f"that does: {listing(GIVING)}"
         )
-    names = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
         what = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(

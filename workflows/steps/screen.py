@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from components.data import row_runs
-from components.data.groups import ids_of, known_positives, queries_of, rows_of
+from components.data.groups import ids_of, known_positives, query_ids_of, rows_of
 from components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
 from components.data.vectors import DocumentVectors, Lists
 from components.files import replacing, write_json
@@ -47,7 +47,7 @@ def screen(
     """
     answered = config.answering or "hit" in pq.read_schema(ranking / "ranking.parquet").names
     schema = ANSWERED if answered else RANKING
-    wanted = queries_of(data, [split], ["query_id"])["query_id"].combine_chunks()
+    wanted = query_ids_of(data, [split])
     look = _Look(data, tokens, votes, vectors, config)
     told: list[_Seen] = []
     rows = lists = without = 0
