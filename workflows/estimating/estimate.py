@@ -17,7 +17,7 @@ from workflows.estimating.rates import Rates
 from workflows.quantities import size
 from workflows.store import s3
 from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
-from workflows.store.dag import Step
+from workflows.store.dag import Step, mapped
 from workflows.store.store import Store
 
 PROCESS = {"driver": 0.4e9, "map": 0.7e9, "score": 0.7e9, "java": 0.2e9, "train": 0.9e9, "one": 0.4e9}
@@ -223,18 +223,16 @@ def costs(
             def value(given: Any, node: Step = node) -> Any:
                 if isinstance(given, Step):
                     return made[given.fingerprint]
-                if isinstance(given, Source):
-                    reader = _reader(nodes, node)
-                    collections.append(
-                        sizes(node, given, store, reader, assumed, seconds=seconds, known_sources=known_sources)
-                    )
-                    return collections[-1]
-                if isinstance(given, Mapping):
-                    return {key: value(item) for key, item in given.items()}
-                return [value(item) for item in given] if isinstance(given, (list, tuple)) else given
+                if not isinstance(given, Source):
+                    return given
+                reader = _reader(nodes, node)
+                collections.append(
+                    sizes(node, given, store, reader, assumed, seconds=seconds, known_sources=known_sources)
+                )
+                return collections[-1]
 
             try:
-                cost = describe(site, **value(node.inputs))
+                cost = describe(site, **mapped(node.inputs, value))
             except UnknownSize:
                 cost = None
         found[node.fingerprint], made[node.fingerprint] = cost, cost.makes if cost is not None else UNKNOWN

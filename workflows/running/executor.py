@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from components.yaml_files import yaml_line
 from workflows.program import without_passwords
 from workflows.store import attempts
 from workflows.store.code_version import code_version
-from workflows.store.dag import Step, StepFailed, canonical, foreign_code
+from workflows.store.dag import Step, StepFailed, canonical, foreign_code, mapped
 from workflows.store.needed import NotMade, damage, remade
 from workflows.store.progress import PROGRESS
 from workflows.store.store import FAILURE, Store
@@ -111,13 +111,7 @@ def _check_code(node: Step) -> None:
 
 def resolve_inputs(value: Any, store: Store) -> Any:
     """Inputs as the step function takes them: each upstream step becomes the path of its artifact."""
-    if isinstance(value, Step):
-        return store.path(value)
-    if isinstance(value, Mapping):
-        return {key: resolve_inputs(item, store) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [resolve_inputs(item, store) for item in value]
-    return value
+    return mapped(value, lambda one: store.path(one) if isinstance(one, Step) else one)
 
 
 def check_present(nodes: Iterable[Step]) -> None:

@@ -250,6 +250,13 @@ def _text_key(key: Any) -> str:
     return key
 
 
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Inputs in which every value, in mappings and lists too, is what a function makes of it."""
+    if isinstance(value, Mapping):
+        return {key: mapped(item, function) for key, item in value.items()}
+    return [mapped(item, function) for item in value] if isinstance(value, (list, tuple)) else function(value)
+
+
 def steps_in(value: Any) -> Iterator[Step]:
     """The steps among inputs, in order."""
     if isinstance(value, PLAIN):
@@ -283,14 +290,8 @@ def relabelled(wanted: Step, labels: Mapping[str, str]) -> Step:
     """The same graph with other labels for some steps, given by fingerprint."""
     done: dict[str, Step] = {}
 
-    def now(value: Any) -> Any:
-        if isinstance(value, Step):
-            return done[value.fingerprint]
-        if isinstance(value, Mapping):
-            return {key: now(item) for key, item in value.items()}
-        return [now(item) for item in value] if isinstance(value, (list, tuple)) else value
-
     for node in graph([wanted]):
         label = labels.get(node.fingerprint, node.label)
-        done[node.fingerprint] = replace(node, label=label, inputs=now(node.inputs))
+        inputs = mapped(node.inputs, lambda one: done[one.fingerprint] if isinstance(one, Step) else one)
+        done[node.fingerprint] = replace(node, label=label, inputs=inputs)
     return done[wanted.fingerprint]

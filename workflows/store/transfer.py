@@ -18,6 +18,7 @@ from typing import Any
 from components.files import replacing, write_json
 from components.timing import timed
 from workflows.store import s3
+from workflows.store.dag import mapped
 from workflows.store.store import NOT_MADE, is_made
 
 UPLOADED, VERSIONS = ".uploaded", ".versions"
@@ -28,15 +29,15 @@ def localize(value: Any) -> Any:
 
     A task names its artifacts by the paths of the node that sent it; this makes them paths of the node that works.
     """
-    if isinstance(value, Mapping):
-        return {key: localize(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [localize(item) for item in value]
-    if isinstance(value, (str, Path)) and f"/{s3.SCHEME}/" in str(value):
-        path = s3.local_path(Path(value))
+
+    def local(one: Any) -> Any:
+        if not (isinstance(one, (str, Path)) and f"/{s3.SCHEME}/" in str(one)):
+            return one
+        path = s3.local_path(Path(one))
         download(path)
-        return type(value)(path)
-    return value
+        return type(one)(path)
+
+    return mapped(value, local)
 
 
 def download(*paths: Path, exact: bool = False) -> None:
