@@ -57,8 +57,8 @@ def _curves(rounds: dict[str, int]) -> dict[str, str]:
 
     `ranker 1 over retriever 1` is on `ranker`, but on `ranker over retriever` if a round has several rankers.
     """
-    players = {system: system.removeprefix("warm ").split()[0] for system in rounds}
-    short = {system: player for system, player in players.items() if player in ("retriever", "ranker")}
+    models = {system: system.removeprefix("warm ").split()[0] for system in rounds}
+    short = {system: model for system, model in models.items() if model in ("retriever", "ranker")}
     seen = [(short[system], number) for system, number in rounds.items() if system in short]
     shared = {name for name, number in seen if seen.count((name, number)) > 1}
     long = {system: re.sub(r"\s+\d+\b|\bwarm\s+", "", system) for system in rounds}

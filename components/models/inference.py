@@ -135,8 +135,8 @@ class TimedInference(Inference):
         lengths = reading.lengths(rows)
         began = time.perf_counter()
         values = self._asked(reading, rows, lengths, *side)
-        floor = self.products.operations(lengths) / self.rate
-        return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": floor}
+        ideal = self.products.operations(lengths) / self.rate
+        return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": ideal}
 
 
 def precision_of(model: nn.Module, asked: str, device: str) -> str:

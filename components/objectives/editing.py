@@ -85,8 +85,8 @@ class Editing:
         deletions, insertions = self._counts(text.sum(-1), kinds)
         deleted = lowest(draws("delete", text.shape[1]), text, deletions)
         # A text that gets too long loses tokens at its end.
-        room = self._tokens - end - insertions.unsqueeze(1)
-        kept = texts.mask.bool() & ~deleted & ~(text & (torch.arange(text.shape[1]) >= room))
+        allowed = self._tokens - end - insertions.unsqueeze(1)
+        kept = texts.mask.bool() & ~deleted & ~(text & (torch.arange(text.shape[1]) >= allowed))
 
         lengths = (kept.sum(-1) + insertions).unsqueeze(1)
         place = torch.arange(padded_width(int(lengths.max())))

@@ -114,11 +114,11 @@ class Config(StartedConfig, SizesKey):
         if self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever.model)
         trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
-        for player, train in trained.items():
+        for model, train in trained.items():
             updates = self.rounds * train.updates
             if train.carry == "all" and train.schedule_updates is not None and train.schedule_updates < updates:
                 raise ValueError(
-                    f"{player}.game.train.schedule_updates: {train.schedule_updates} is less than the {updates} of all "
+                    f"{model}.game.train.schedule_updates: {train.schedule_updates} is less than the {updates} of all "
                     f"{self.rounds} rounds, the last of which would learn nothing; leave it out for {updates}"
                 )
         return self

@@ -142,7 +142,7 @@ def train(
 
     `own` are arguments of this objective alone, by its names for them: artifacts, such as `vectors`, and configs.
 
-    The seed is a key, such as (seed, player, round): no two trainings see the same orders and dropout. Where
+    The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
     _refuses(config, cluster)
