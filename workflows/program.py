@@ -25,11 +25,14 @@ def program() -> str:
 
 
 def located(path: Path, beside: Path | None = None) -> Path:
-    """A config file where the user is, or `beside` the config that names it, or one of the repository's:
-    `configs/demo.yaml` is found from any folder."""
+    """A config file where the user is, or `beside` the config that names it, or one of the repository's, or a folder of
+    those: `configs/demo.yaml` and `configs/papers` are found from any folder."""
+    if path.exists():
+        return path
+    if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of them
+        return ROOT / path
     folders = [ROOT] if beside is None else [beside.parent, ROOT]
-    elsewhere = [] if path.exists() else [folder / path for folder in folders if (folder / path).is_file()]
-    return elsewhere[0] if elsewhere else path
+    return next((folder / path for folder in folders if (folder / path).is_file()), path)
 
 
 def without_passwords(text: str) -> str:

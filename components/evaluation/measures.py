@@ -65,7 +65,11 @@ def canonical(name: str) -> str:
 
 
 def known(name: str) -> str:
-    """`canonical`, as a validator of a config's field: ValueError if there is no such measure."""
+    """`canonical`, as a validator of a config's field: ValueError if there is no such measure.
+
+    >>> known("mrr@10")
+    'RR@10'
+    """
     try:
         return canonical(name)
     except UserError as error:

@@ -125,6 +125,10 @@ def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layo
         and (not layout.head or any(name.startswith("embeddingHead.") for name in weights))
     }  # fmt: skip
     if not found:
+        if there == [""]:
+            raise UserError(
+                f"{listing(map(str, paths))}: an encoder as it is; `retriever.model` takes it, without convert"
+            )
         got = f"encoders at {listing(there)}" if there else "no encoder"
         raise UserError(f"{listing(map(str, paths))}: {got}; accepted: the checkpoints of {listing(LAYOUTS)}")
     return max(found.items(), key=lambda one: sum(map(bool, one[1])))

@@ -40,7 +40,7 @@ def best(folder: Path) -> NeighboursRerankConfig:
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> tried = [{"context": context, "value": value} for context, value in [(5, 0.1), (6, 0.4), (7, 0.4)]]
-    >>> _ = (folder / TRIALS).write_text(json.dumps(tried))
+    >>> _ = (folder / TRIALS).write_text(str(tried).replace("'", '"'))
     >>> best(folder).context
     6
     """

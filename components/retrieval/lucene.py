@@ -25,8 +25,9 @@ from components.config import Config, Damaged, UserError, listing
 
 Language = Literal[
     "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",
-    "sv", "te", "th", "tr", "uk", "zh",
+    "sv", "te", "tr", "uk", "zh",
 ]  # fmt: skip
+"""The languages that Anserini has an analyzer for, without Thai, whose words the packaged Java cannot tell apart."""
 
 JAVA = 21
 HEAP = "1g"
@@ -65,7 +66,7 @@ class AnalyzerConfig(Config):
 class BM25Config(Config):
     """BM25's two numbers. The defaults are Pyserini's."""
 
-    k1: float = Field(0.9, ge=0)
+    k1: float = Field(0.9, ge=0, le=1e6)
     """How fast repetitions of a word stop counting."""
     b: float = Field(0.4, ge=0, le=1)
     """How much a document's length counts against it, from 0 to 1."""
@@ -75,12 +76,15 @@ class RM3Config(Config):
     """Relevance feedback: terms of the first documents are added to the query (Abdul-Jaleel et al. 2004). The defaults
     are Pyserini's."""
 
-    terms: int = Field(10, ge=1)
+    terms: int = Field(10, ge=1, le=10_000)
     """Terms that are added."""
-    documents: int = Field(10, ge=1)
+    documents: int = Field(10, ge=1, le=10_000)
     """Documents that they are taken from."""
     original: float = Field(0.5, ge=0, le=1)
     """The original query's share of the weight."""
+    filter_terms: bool = Field(True, exclude_if=lambda of: of)
+    """Whether only terms of the letters a to z and of digits are added. In a language other than English they all are,
+    whatever this says: most of its words may have other letters."""
 
 
 class Runtime(NamedTuple):

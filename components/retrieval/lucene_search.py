@@ -70,11 +70,11 @@ class Searcher:
         """Number of documents in the index."""
         return int(self._index.numDocs())
 
-    def feed_back(self, *, terms: int, documents: int, original: float) -> None:
+    def feed_back(self, *, terms: int, documents: int, original: float, filter_terms: bool = True) -> None:
         """Expand all following queries with RM3: terms of their first documents. The index needs term vectors."""
         self._feedback = self._autoclass("io.anserini.search.SimpleSearcher")(str(self._path), self._analyzer)
         self._feedback.set_bm25(*self._bm25)
-        self._feedback.set_rm3(terms, documents, original)
+        self._feedback.set_rm3(None, terms, documents, original, False, filter_terms)
         self._feedback_json = lucene.json_writer(NO_TEXTS)
 
     def search(self, queries: Sequence[str], k: int) -> Iterator[Hits]:

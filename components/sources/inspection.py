@@ -102,6 +102,8 @@ class Inspection:
         self.judged_by_split = Counter[str]()
         self.judgements, self.grades = Counter[str](), Counter[int]()
         self.bad, self.examples = Counter[str](), dict[str, str]()
+        self.unread_judgements = 0
+        """How many of the bad records are judgements that cannot be read."""
         for document in self._good(source.read_documents()):
             self.documents.add(document.doc_id, f"{document.title} {document.text}".strip())
         by_split = dict[str, Column]()
@@ -126,7 +128,7 @@ class Inspection:
 
     def _judgements(self, source: Source) -> None:
         asked, judged, pairs, splits, grades = Column(), Column(), Column(), Column(), Column()
-        relevant = set[str]()
+        relevant, bad_before = set[str](), self.bad.total()
         for one in self._good(source.read_qrels()):
             asked.add(one.query_id)
             judged.add(one.doc_id)
@@ -138,6 +140,7 @@ class Inspection:
             if one.relevance > 0 and one.query_id not in relevant:
                 relevant.add(one.query_id)
                 self.judged_by_split[one.split] += 1
+        self.unread_judgements = self.bad.total() - bad_before
         no_query, no_document = asked.lacking(self.queries.ids), judged.lacking(self.documents.ids)
         elsewhere = np.setdiff1d(splits.unlike(self._splits, asked.first_in(self.queries.ids)), no_document)
         told = np.concatenate([no_query, no_document, elsewhere])

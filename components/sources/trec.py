@@ -63,11 +63,11 @@ def _scored(path: Path) -> Iterator[tuple[str, str, float]]:
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """Read a qrels file: TREC's `query 0 document relevance`, or three columns, perhaps under a header, as BEIR has
-    it."""
+    """Read a qrels file: TREC's `query 0 document relevance`, or three columns, as BEIR has it, perhaps under a
+    header."""
     found: dict[tuple[str, str], int] = {}
     for place, words in _lines(path):
-        if place == f"{path}:1" and len(words) == 3 and words[-1].isalpha() and as_relevance(words[-1]) is None:
+        if place == f"{path}:1" and len(words) in (3, 4) and words[-1].isalpha() and as_relevance(words[-1]) is None:
             continue  # a header
         if len(words) not in (3, 4):
             raise UserError(f"{place}: expected 4 columns (query 0 document relevance), got {len(words)}")

@@ -27,7 +27,8 @@ LANGUAGE = """\
 searcher.set_language(lexical["analysis"]["language"])
 """
 RM3 = """\
-searcher.set_rm3(*map(lexical["rm3"].get, ("terms", "documents", "original")))
+rm3 = lexical["rm3"]
+searcher.set_rm3(rm3["terms"], rm3["documents"], rm3["original"], filter_terms=rm3.get("filter_terms", True))
 """
 WORDS = """\
 words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}

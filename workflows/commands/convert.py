@@ -5,7 +5,7 @@ executed."""
 import argparse
 from pathlib import Path
 
-from components.config import UserError
+from components.config import UserError, parse
 from components.files import new_folder
 from components.models.configs import DualEncoderConfig
 from components.models.reader_configs import ReaderConfig
@@ -38,9 +38,9 @@ def call(arguments: argparse.Namespace) -> None:
     if folder.exists():
         raise UserError(f"{folder}: is there already; accepted: a new directory")
     check_output(folder, "another DIRECTORY")
-    asked = DualEncoderConfig(
-        model=arguments.model, query_tokens=arguments.query_tokens, document_tokens=arguments.document_tokens
-    )
+    keys = {"model": arguments.model, "query_tokens": arguments.query_tokens,
+            "document_tokens": arguments.document_tokens}  # fmt: skip
+    asked = parse(DualEncoderConfig, keys, where="convert")
     if checkpoints.has_reader(paths):
         reader, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
         about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"

@@ -14,7 +14,7 @@ from components.sources.inspection import MISSING, Inspection
 from components.sources.parquet import patterns
 from components.sources.recognition.files import Keys
 from components.sources.recognition.recognise import recognise
-from components.sources.recognition.remarks import numbered, remarks, unused
+from components.sources.recognition.remarks import ids_of_other_case, numbered, remarks, unused
 from components.sources.records import NOT_UTF8
 from components.sources.survey import relevant_documents
 from components.yaml_files import yaml_line
@@ -59,12 +59,17 @@ def call(arguments: argparse.Namespace) -> None:
     with replacing(file) as temporary:
         temporary.write_text(config_text(keys, found, file), encoding="utf-8")
     steps: tuple[str, ...] = _next(file)
-    if found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
-        if keys["format"] in ("tables", "parquet"):
+    if found.unread_judgements and not found.judgements:
+        steps = ("mend the files: none of their judgements can be read",)
+    elif found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
+        if case := ids_of_other_case(arguments.folder, keys):
+            steps = (f"mend the files: {case}",)
+        elif keys["format"] in ("tables", "parquet"):
             steps = (f"say in {file} which columns have the ids that the judgements name:",
                      "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
         else:
-            steps = ("mend the files: no judgement names both a query and a document by the ids that these have",)
+            steps = ("mend the files: no judgement names both a query and a document by the ids that these have, with "
+                     "the same case",)  # fmt: skip
     elif not found.queries.count and (left := [table.name for table in unused(arguments.folder, keys)]):
         steps = (*_to_use(left, keys, arguments.folder, file), *steps)
     print(f"\nwrote {file}\nnext:  " + "\n       ".join(map(printable, steps)))
@@ -191,7 +196,7 @@ def _samples(samples: list[tuple[str, str]]) -> list[str]:
 
 
 def _first_bad(found: Inspection) -> str:
-    reason = next(iter(found.bad), None)
+    reason = next((one for one in found.bad if one not in MISSING), None)
     return "" if reason is None else f": {reason}, first at {found.examples.get(reason, 'an unknown place')}"
 
 

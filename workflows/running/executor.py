@@ -71,7 +71,8 @@ def execute(
         except Exception as error:
             if found := damage(store.path(before) for before in node.upstream):
                 raise mistake(node, found) from None
-            reason = str(error).strip().splitlines() or [type(error).__name__]
+            lines = [line for line in str(error).strip().splitlines() if not line.startswith("\tat ")]  # Java's calls
+            reason = lines or [type(error).__name__]
             full = os.strerror(errno.ENOSPC) in reason[-1]
             advice = "; free some, or use another disk (--store PLACE)" if full else ""
             try:

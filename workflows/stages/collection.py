@@ -93,6 +93,8 @@ class Collection:
 
     def bm25_with_feedback(self, split: str, rm3: RM3Config) -> Step:
         """BM25's ranking of the queries of a split with relevance feedback by RM3."""
+        if self._config.bm25.index.language != "en":
+            rm3 = rm3.model_copy(update={"filter_terms": False})
         return step(
             f"RM3 ranking ({split})", lucene_feedback, data=self.data, index=self.term_vectors, splits=[split],
             k=self._config.k, config=self._config.bm25.search, rm3=rm3,

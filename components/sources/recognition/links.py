@@ -25,7 +25,8 @@ NAMES: dict[str, list[str]] = {
     "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
              "response", "description"],
     "title": ["title", "headline", "heading", "name", "subject"],
-    "relevance": ["relevance", "score", "label", "grade", "rel", "useful", "usefulness", "helpful", "rating"],
+    "relevance": ["relevance", "relevant", "is_relevant", "rel", "label", "grade", "judgment", "judgement", "gain",
+                  "correct", "is_correct", "score", "useful", "usefulness", "helpful", "rating"],
     "split": ["split"],
 }  # fmt: skip
 """What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
@@ -59,8 +60,12 @@ class Table(NamedTuple):
 
     def named(self, *kinds: str) -> str | None:
         """The column of a kind, as the file calls it."""
+        return next(self.all_named(*kinds), None)
+
+    def all_named(self, *kinds: str) -> Iterator[str]:
+        """The columns that may be of a kind, the likeliest first."""
         plain = {re.sub(r"[- ]", "_", column.strip().lower()): column for column in self.columns}
-        return next((plain[name] for kind in kinds for name in NAMES[kind] if name in plain), None)
+        yield from (plain[name] for kind in kinds for name in NAMES[kind] if name in plain)
 
     def columns_for(self, **wanted: tuple[str, ...]) -> dict[str, str]:
         """Our names of columns that the file calls differently."""
@@ -132,12 +137,13 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
 
 
 def relevances(folder: Path, table: Table) -> str | None:
-    """The column that is called as relevances are; None where most of its first values are none, such as the labels of
-    questions about bills."""
-    if (column := table.named("relevance")) is None:
-        return None
-    good = [as_relevance(row[column]) is not None for row in islice(_rows(folder, table, [column]), LOOKED_AT)]
-    return column if 2 * sum(good) > len(good) else None
+    """The likeliest column that is called as relevances are; None where most of the first values are none, such as the
+    labels of questions about bills."""
+    for column in table.all_named("relevance"):
+        good = [as_relevance(row[column]) is not None for row in islice(_rows(folder, table, [column]), LOOKED_AT)]
+        if 2 * sum(good) > len(good):
+            return column
+    return None
 
 
 def grading(folder: Path, table: Table, column: str) -> list[str]:
@@ -150,6 +156,16 @@ def grading(folder: Path, table: Table, column: str) -> list[str]:
             return []
     plain = all(re.fullmatch(r"\D+", word) and word != "None" and as_relevance(word) is None for word in words)
     return sorted(words) if len(words) > 1 and plain else []
+
+
+def says_no(folder: Path, table: Table, column: str) -> bool:
+    """Whether a column has a few relevances and nothing else, of which some say that nothing is relevant."""
+    found = set[int | None]()
+    for row in islice(_rows(folder, table, [column]), ROWS):
+        found.add(as_relevance(row[column]))
+        if len(found) > GRADES or None in found:
+            return False
+    return len(found) > 1 and 0 in found
 
 
 def _counted(folder: Path, table: Table, column: str) -> bool:

@@ -184,7 +184,7 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
         "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"))
         if qrels and not itself else {},
     }  # fmt: skip
-    grades = None if qrels is None or itself else qrels.named("relevance")
+    grades = None if qrels is None or itself else relevances(folder, qrels) or qrels.named("relevance")
     graded = "relevance" in link.columns["qrels"] if itself else qrels is None or grades is not None
     columns["qrels"] |= {} if grades in (None, "relevance") else {"relevance": grades}
     for role, names in link.columns.items():

@@ -7,7 +7,7 @@ from components.sources.parquet import patterns
 from components.sources.recognition.files import Keys
 from components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
 from components.sources.recognition.layouts import GIVEN, LAYOUTS
-from components.sources.recognition.links import Table, differing_in_case, grading, unreadable
+from components.sources.recognition.links import Table, differing_in_case, grading, says_no, unreadable
 from components.sources.tables import kind_of
 from components.yaml_files import yaml_line
 
@@ -41,15 +41,20 @@ def remarks(place: Path, keys: Keys) -> list[str]:
         once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
         lines.append(f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
                      f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
-    readable = [table for table in tables_of(place, keys) if unreadable(place, table) is None]
-    if lines and (case := differing_in_case(place, readable)):
+    if lines and (case := ids_of_other_case(place, keys)):
         lines.append(case)
     return lines
 
 
+def ids_of_other_case(place: Path, keys: Keys) -> str | None:
+    """Two ids of a declaration of tables that would be the same but for their case, in words; None where there are
+    none."""
+    return differing_in_case(place, [table for table in tables_of(place, keys) if unreadable(place, table) is None])
+
+
 def _of_pairs(folder: Path, table: Table, keys: Keys) -> list[str]:
     """Which column of pairs is read as relevances; of one that has words instead, that nothing is."""
-    column = table.named("relevance")
+    column = keys.get("columns", {}).get("queries", {}).get("relevance") or table.named("relevance")
     if column is None or not patterns(table.files).keys() <= patterns(keys["queries"]).keys():
         return []
     words = _words(folder, table, [column], "queries")
@@ -81,12 +86,19 @@ def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
 
 
 def _words(folder: Path, table: Table, columns: list[str], role: str) -> list[str]:
-    """How to read the columns of judgements that may be grades in words."""
-    found = {column: words for column in dict.fromkeys(columns) if (words := grading(folder, table, column))}
-    graded = ", no `graded: false`," if role == "qrels" else ""
-    return [f"  if {column} says how relevant a document is: `relevance: {column}` under `{role}` of `columns`{graded} "
-            f"and `grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
-            for column, words in found.items()]  # fmt: skip
+    """How to read the columns of judgements that may be grades, in words or in numbers."""
+    graded = ", no `graded: false`" if role == "qrels" else ""
+    lines = []
+    for column in dict.fromkeys(columns):
+        says = (
+            f"  if {column} says how relevant a document is: `relevance: {column}` under `{role}` of `columns`{graded}"
+        )
+        if words := grading(folder, table, column):
+            asked = f"`grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
+            lines.append(f"{says}{',' if graded else ''} and {asked}")
+        elif column not in table.all_named("relevance") and says_no(folder, table, column):
+            lines.append(f"{says}; as it is, each row says that a document is relevant")
+    return lines
 
 
 def numbered(place: Path, keys: Keys) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.data import vectors as module
 from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors, document_shards
 from tests.support import toy
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_no_vectors_is_an_error_with_the_place(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"documents\.json"):
+    with pytest.raises(Damaged, match=r"documents\.json: there is no such file"):
         DocumentVectors(tmp_path)
 
 

@@ -209,6 +209,9 @@ def test_what_is_wrong_is_told(bert: Path, tmp_path: Path) -> None:
     save_file(under("tower.", Theirs(bert, 1).encoder), path)
     with pytest.raises(UserError, match=r"encoders at tower\.; accepted"):
         checkpoints.retriever([path], config)
+    save_file(under("", Theirs(bert, 1).encoder), path)
+    with pytest.raises(UserError, match=r"an encoder as it is; `retriever\.model` takes it, without convert"):
+        checkpoints.retriever([path], config)
     small = toy.write_encoder(tmp_path / "small", num_hidden_layers=1)
     save_file(under("encoder.", Theirs(small, 1).encoder), path)
     with pytest.raises(UserError, match="the query's encoder has another shape than the model"):

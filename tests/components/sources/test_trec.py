@@ -168,6 +168,8 @@ def test_qrels_of_beir_are_read(tmp_path: Path) -> None:
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\ta\t2\n")
     rows: list[dict[str, Any]] = read_qrels(tmp_path / "qrels.tsv").to_pylist()
     assert rows == [{"query_id": "q1", "doc_id": "a", "relevance": 2, "split": ""}]
+    (tmp_path / "qrels.tsv").write_text("query_id iteration doc_id relevance\nq1 0 a 2\n")
+    assert read_qrels(tmp_path / "qrels.tsv").to_pylist() == rows
     (tmp_path / "qrels.tsv").write_text("q1\ta\tTrue\nq1\tb\t0.0\n")  # without a header
     assert [row["relevance"] for row in read_qrels(tmp_path / "qrels.tsv").to_pylist()] == [1, 0]
 

@@ -441,6 +441,61 @@ def test_ids_that_differ_in_case_are_told(
     assert "compared with case" not in "".join(said())
 
 
+def test_where_case_is_all_that_is_wrong_it_is_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """It was advised to say which columns have the ids, which were right."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/docs.csv", "id,text", *(f"{name.upper()},{text}" for name, text in DOCUMENTS))
+    write(tmp_path / "own/queries.csv", "id,question", *(f"{q},{text}" for q, text, _ in QUERIES))
+    write(tmp_path / "own/qrels.csv", "query_id,doc_id", *(f"{q},d{q[1:]}" for q, _, _ in QUERIES))
+    assert main(["init", "own"]) == 0
+    last = said()[0].splitlines()[-1]
+    assert last == "next:  mend the files: docs.csv has D0, and qrels.csv d0: ids are compared with case"
+
+
+def test_where_no_judgement_can_be_read_nothing_is_to_be_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    beir(tmp_path / "own")
+    for file in (tmp_path / "own" / "qrels").iterdir():
+        head, *rows = file.read_text().splitlines()
+        write(file, head, *(re.sub(r"\t\S+$", "\t0.5", row) for row in rows))
+    assert main(["init", "own"]) == 0
+    assert said()[0].endswith("next:  mend the files: none of their judgements can be read\n")
+
+
+@pytest.mark.parametrize("name", ["relevant", "Is Relevant", "judgement", "gain", "correct"])
+def test_relevances_have_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str) -> None:
+    """They were left out, and each row, of a 0 too, said that a document is relevant. `score` is the likeliest last."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/docs.csv", "id,text", *(f"{name},{text}" for name, text in DOCUMENTS))
+    write(tmp_path / "own/queries.csv", "id,question", *(f"{q},{text}" for q, text, _ in QUERIES))
+    rows = (f"{q},d{q[1:]},{7 + i},{i % 2}" for i, (q, _, _) in enumerate(QUERIES))
+    write(tmp_path / "own/qrels.csv", f"query_id,doc_id,score,{name}", *rows)
+    assert main(["init", "own"]) == 0
+    assert "12 queries, 6 with a relevant document, 12 judgements" in said()[0]
+
+
+def test_a_column_that_may_say_what_is_not_relevant_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own/docs.csv", "id,text", *(f"{name},{text}" for name, text in DOCUMENTS))
+    write(tmp_path / "own/queries.csv", "id,question", *(f"{q},{text}" for q, text, _ in QUERIES))
+    rows = (f"{q},d{q[1:]},{'yn'[i % 2]},{i % 3},0" for i, (q, _, _) in enumerate(QUERIES))
+    write(tmp_path / "own/qrels.csv", "query_id,doc_id,verdict,stars,iteration", *rows)
+    assert main(["init", "own"]) == 0
+    told = [line for line in said()[0].splitlines() if line.startswith("  if ")]
+    says = "how relevant a document is: `relevance: {}` under `qrels` of `columns`, no `graded: false`"
+    assert [line[: line.index("false`") + 6] for line in told] == [
+        f"  if {one} says {says.format(one)}" for one in ("verdict", "stars")
+    ]
+    assert told[1].endswith("; as it is, each row says that a document is relevant")
+
+
 def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
     """`init` says what to write, and `plan` does not plan as if nobody had judged."""
     monkeypatch.chdir(tmp_path)
@@ -475,7 +530,8 @@ def test_columns_are_advised_to_formats_that_have_them(
     out = said()[0]
     assert "judgement of a missing document: " in out
     assert out.endswith(
-        "next:  mend the files: no judgement names both a query and a document by the ids that these have\n"
+        "next:  mend the files: no judgement names both a query and a document by the ids that these have, with the same "
+        "case\n"
     )
 
 

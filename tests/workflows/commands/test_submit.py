@@ -300,7 +300,7 @@ def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
     said = capsys.readouterr().out.splitlines()
     job = served.jobs[0].submission_id
     assert said[0] == "a line of its log"
-    assert said[-1] == f"job {job}: done in 2 s; {report.format(runs=place.runs, config=place.config)}"
+    assert said[-1] == f"job {job}: done in 2.0 s; {report.format(runs=place.runs, config=place.config)}"
 
 
 def test_ctrl_c_stops_following_and_says_how_to_follow_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,9 +79,11 @@ def test_a_rough_guess_knows_what_the_processor_multiplies(monkeypatch: pytest.M
 
 
 def test_the_first_loop_in_a_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = [0.5]
-    monkeypatch.setattr(rates, "_loop", lambda: time.sleep(waits.pop() if waits else 0.0))
-    assert rates.slowness()[0] == 0.2  # the least that is believed
+    now, took = [1.0], [*[rates.LOOP] * rates.LOOPS, 0.5]  # seconds of each loop, the last first
+    clock = SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: now[0])
+    monkeypatch.setattr(rates, "time", clock)
+    monkeypatch.setattr(rates, "_loop", lambda: now.append(now.pop() + took.pop()))
+    assert rates.slowness() == pytest.approx((1.0, 1.0))
 
 
 def test_a_trial_of_a_training_counts_all_that_is_no_update(

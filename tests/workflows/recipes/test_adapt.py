@@ -237,6 +237,21 @@ def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
     assert not config.data.hold_out
 
 
+@pytest.mark.parametrize(
+    ("split", "other"),
+    [("TEST", ", or `evaluate: {split: TEST}` in the config"), ("Train", ""),
+     ("Validation", ", or `evaluate: {select: Validation}` in the config")],
+)  # fmt: skip
+def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, Any], split: str, other: str) -> None:
+    """Test and dev queries were cut from the training queries instead."""
+    says = f"the split '{split}' would not be taken for '{split.lower()}', as names are compared with case; accepted: "
+    queries = {"train": 500, split: 80} if split != "Train" else {split: 500}
+    with pytest.raises(UserError, match=re.escape(f"{says}'{split.lower()}' in the files{other}")):
+        of(tree, queries=queries)
+    if split == "TEST":
+        assert of({**tree, "evaluate": {"split": split}}, queries=queries).evaluate.split == split
+
+
 def test_what_is_missing_is_drawn_from_what_there_is(tree: dict[str, Any]) -> None:
     alone = of(tree, queries={"train": 5_000})
     assert {split: one.of for split, one in alone.data.hold_out.items()} == {"test": "train", "dev": "train"}

@@ -60,7 +60,7 @@ def test_a_trained_model_keeps_its_tokens_and_objective(collection: Collection) 
 def test_a_model_from_elsewhere_reads_this_collection(collection: Collection) -> None:
     trained = collection.initial_model("one", dual()).step
     here = Collection(config(tokens=TokenizeConfig(max_tokens=7)))
-    model = here.foreign_model(trained)
+    model = here.foreign_retriever(trained)
     assert model.step is trained
     assert model.tokens.inputs["model"] is trained
     assert here.data in graph([model.tokens])

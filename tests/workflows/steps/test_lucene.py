@@ -195,3 +195,30 @@ def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [list(row.values()) for row in found.to_pylist()] == json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(300)
+def test_feedback_adds_words_of_other_letters(tmp_path):
+    """Anserini leaves them out unless it is told not to."""
+    texts = [
+        "кошка мышь",
+        "кошка мышь сыр",
+        "сыр молоко",
+        *(f"река {number}" for number in range(60)),
+    ]  # few have a word
+    documents = {"doc_id": ["a", "b", "c", *map(str, range(60))], "title": [""] * 63, "text": texts}
+    queries = {"query_id": ["q"], "text": ["кошка"], "answers": [[]], "split": ["test"]}
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), tmp_path / "documents.parquet")
+    pq.write_table(pa.table(queries, schema=QUERIES), tmp_path / "queries.parquet")
+    for name in ("index", "ranking-True", "ranking-False"):
+        (tmp_path / name).mkdir()
+    lucene_index(tmp_path / "index", INLINE, data=tmp_path, config=VectorIndexConfig(language="ru"))
+    found = {}
+    for kept in (True, False):
+        out = tmp_path / f"ranking-{kept}"
+        lucene_feedback(
+            out, INLINE, data=tmp_path, index=tmp_path / "index", splits=["test"], k=4, config=BM25Config(),
+            rm3=RM3Config(documents=2, filter_terms=kept),
+        )  # fmt: skip
+        found[kept] = set(pq.read_table(out / "ranking.parquet")["doc_id"].to_pylist())
+    assert found == {True: {"a", "b"}, False: {"a", "b", "c"}}

@@ -32,7 +32,7 @@ UPDATES = {"warm": (150, 600), "ranker": (150, 600), "game": (100, 300), "pairs"
 """The fewest and the most updates of a training whose length is left open."""
 DEV_QUERIES = (200, 1_000)
 """Of dev queries that are held out: a tenth of the training queries, at least and at most so many, and never over a
-third of what other splits leave."""
+third of what other splits leave. Where no training query is judged: half of those that are, at most so many."""
 DEV_NAMES = (DEV, "validation", "valid", "val")
 FEW = 100
 """With fewer training queries than this, nobody should expect much of a training."""
@@ -185,6 +185,13 @@ class _Resolving:
             if self._survey.queries and how.of not in known:
                 raise UserError(f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
                                 f"{did_you_mean(how.of, known)}")  # fmt: skip
+        named = {self._config.evaluate.split, self._config.evaluate.select, *(how.of for how in held.values())}
+        for split in known - named:
+            if (usual := split.lower()) != split and usual in ("train", "test", *DEV_NAMES) and usual not in known:
+                key = "split" if usual == "test" else "select"
+                other = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
+                raise UserError(f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
+                                f"with case; accepted: {usual!r} in the files{other}")  # fmt: skip
         if self._config.pretrain is not False:
             return
         if not self._survey.asked:
