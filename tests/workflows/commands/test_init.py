@@ -530,8 +530,8 @@ def test_columns_are_advised_to_formats_that_have_them(
     out = said()[0]
     assert "judgement of a missing document: " in out
     assert out.endswith(
-        "next:  mend the files: no judgement names both a query and a document by the ids that these have, with the same "
-        "case\n"
+        "next:  mend the files: no judgement names both a query and a document by the ids that these have, with "
+        "the same case\n"
     )
 
 
