@@ -51,6 +51,15 @@ def prompts_of(model: Path) -> dict[str, str]:
     return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
 
 
+def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
+    """The tokens that the texts of `prompts_of` become before a text."""
+    prompts = {side: prompt.rstrip() for side, prompt in prompts_of(model).items()}
+    tokenizer = load_tokenizer(model) if any(prompts.values()) else None
+    found = {side: tokenizer(prompt, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
+             for side, prompt in prompts.items()}  # fmt: skip
+    return {side: np.asarray(tokens, np.int32) for side, tokens in found.items()}
+
+
 def lengths_of(model: Path) -> dict[str, int]:
     """The most tokens that a saved model reads, by the keys of its config."""
     saved = _config_of(model)

@@ -34,6 +34,9 @@ class Decoder(nn.Module):
                 "accepted: BERT, RoBERTa, DistilBERT, MPNet"
             )
         count = config.num_hidden_layers
+        if weights == "last" and layers > count:
+            raise UserError(f"decoder_layers: {layers}: they begin as the last of the encoder's {count} layers; "
+                            f"accepted: 1 to {count}, or `decoder_weights: random`")  # fmt: skip
         if weights == "last":
             self.layers = keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))
         else:

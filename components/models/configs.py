@@ -247,7 +247,8 @@ class MaskedLanguageModelConfig(Pretrained):
     document_tokens: int = Field(128, ge=3)
     """Maximum length of a document in tokens, special tokens included."""
     document_prompt: str = ""
-    """Text put before every document: that of the retriever whose token store the model shares."""
+    """Text put before every document: that of the retriever whose token store the model shares. Where the model learns
+    from that store, a recipe fills it in."""
     query_prompt: str = ""
     """Text put before every query, likewise."""
     seed: int = 0

@@ -3,6 +3,7 @@ they read."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import nn
@@ -21,7 +22,8 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
         raise UserError(
             f"layers: {layers}: the model has {count} layers; accepted: 1 to {count}, or a list of positions"
         )
-    if keep[0] != 0 and hasattr(model.config, "relative_attention_num_buckets"):
+    in_layers = any(re.search(r"\.\d+\..*relative_attention_bias$", name) for name, _ in model.named_modules())
+    if keep[0] != 0 and in_layers:  # T5's; MPNet's lie beside its layers
         raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
                         "biases of all layers; accepted: lists that begin with 0")  # fmt: skip
     if keep[0] != 0 and model.config.model_type == "modernbert":
@@ -36,6 +38,13 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
                 model.config.num_hidden_layers = len(keep)
                 return model
     raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether two passes of a model in training differ."""
+    shares = (module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0.0)
+              for module in model.modules())  # fmt: skip
+    return any(isinstance(share, float) and share > 0 for share in shares)
 
 
 def use_gradient_checkpointing(module: nn.Module) -> None:

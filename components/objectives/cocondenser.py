@@ -16,18 +16,19 @@ from components.objectives.simlm import BottleneckBatch, Predictions, SimLM
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import SpanConfig
-from components.training.terms import LossTerm
+from components.training.terms import Duplicates, LossTerm
 
 
 class CoCondenser(SimLM):
     """The terms of `SimLM` over spans, and over the view `batch` inner products of spans' vectors.
 
-    A batch has the first spans of its documents, and then the second ones. A span's positive is the other span of its
-    document; all others of the batch, of all workers, are its negatives but those of documents with the same text. With
-    the options of Condenser (`BottleneckConfig`) this is coCondenser. Vectors are the retriever's before projection and
-    normalization, as in the paper.
+    A batch has the first spans of its documents, and then the second ones. A span's positive is the other span of
+    its document; all others of the batch, of all workers, are its negatives but those of documents with the same
+    text. Each stands behind the document's prompt. With the options of Condenser (`BottleneckConfig`) this is
+    coCondenser. Vectors are the retriever's before projection and normalization, as in the paper.
     """
 
+    version = 2
     views = ("encoder", "decoder", "generator", "batch")
     reads = 1.5
     predicts = 2.0
@@ -44,9 +45,12 @@ class CoCondenser(SimLM):
 
     def documents(self, visits: list[Visit], limit: int) -> Batch:
         """Two spans of each document, other ones at each visit."""
-        pairs = [two_spans(self.store.documents[v.row], self._tokens, v.rng("spans")) for v in visits]
-        spans = Tokens.of([pair[side] for side in range(2) for pair in pairs])
-        return self.store.template.texts(spans, np.arange(len(spans)), limit)
+        template = self.store.template
+        around = len(template.before) + len(template.after) + len(self.prompted(np.empty(0, np.int32), "documents"))
+        size = max(1, min(self._tokens, limit - around))
+        pairs = [two_spans(self.alone(visit.row), size, visit.rng("spans")) for visit in visits]
+        spans = Tokens.of([self.prompted(pair[side], "documents") for side in range(2) for pair in pairs])
+        return template.texts(spans, np.arange(len(spans)), limit)
 
     def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
         """Others for each span of a document."""
@@ -58,7 +62,7 @@ class CoCondenser(SimLM):
         if term.over != "batch":
             return super().scores(representations, batch, term)
         assert batch.keys is not None
-        return span_scores(representations.vectors, batch.keys)
+        return span_scores(representations.vectors, batch.keys, term.duplicates)
 
 
 def two_spans(text: np.ndarray, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -68,12 +72,15 @@ def two_spans(text: np.ndarray, tokens: int, rng: np.random.Generator) -> tuple[
     return text[first : first + size], text[second : second + size]
 
 
-def span_scores(vectors: Tensor, keys: Tensor) -> Scores:
+def span_scores(vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask") -> Scores:
     """(2N, all spans) inner products of spans (2N, d), N first ones and then N second ones, with those of all workers.
 
-    A span's target is the other of its document; itself and the others with the same key (2N,) do not count.
+    A span's target is the other of its document. Itself does not count, nor do others with the same key (2N,), unless
+    `duplicates` count.
     """
     count = len(vectors)
+    if duplicates == "count":
+        keys = torch.arange(count, device=vectors.device) % (count // 2) + rank() * count
     everyone, other_keys = gather(vectors, rows=count), gather(keys, rows=count)
     sibling = rank() * count + (torch.arange(count, device=vectors.device) + count // 2) % count
     target = torch.zeros(count, len(everyone), device=vectors.device).scatter_(1, sibling.unsqueeze(1), 1.0)

@@ -15,8 +15,11 @@ from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
 from components.training.pretraining import ClozeConfig
 
-ENDS = (".", "!", "?")
-"""Tokens that end a sentence: the token store has no texts."""
+ENDS = tuple(".!?…。\uff01\uff1f\uff0e؟।")
+"""Tokens that end a sentence, in Chinese, Japanese, Arabic and Hindi too: the token store has no texts."""
+SHORTEST = 4
+"""Tokens of the shortest sentence: what is shorter, as between the dots of an abbreviation, belongs to the one before
+it."""
 CROPS = (0.05, 0.5)
 """Shares of a text that the shortest and the longest crop have."""
 
@@ -25,10 +28,11 @@ class ICT(DocumentObjective, Retriever):
     """Inner products of sentences with the documents of the batch, as a retriever's with its queries.
 
     A sentence is read as a query, and the rest of its document as a document. A document of one sentence keeps it. Of
-    two crops the first is read as a query, and the second as a document. Documents with the same text as a row's own
-    are not its negatives.
+    two crops the first is read as a query, and the second as a document. Each stands behind the retriever's prompt of
+    its side. Documents with the same text as a row's own are not its negatives.
     """
 
+    version = 2
     views = ("batch",)
     measures = ("RR", "accuracy")
     reads = 2.0
@@ -42,8 +46,9 @@ class ICT(DocumentObjective, Retriever):
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some documents, each with a sentence of its own."""
         rows = np.asarray([visit.row for visit in visits])
-        cut = [self._pair(self.store.documents[visit.row], visit) for visit in visits]
-        asking, found = (Tokens.of([pair[side] for pair in cut]) for side in range(2))
+        cut = [self._pair(self.alone(visit.row), visit) for visit in visits]
+        asking = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
+        found = Tokens.of([self.prompted(document, "documents") for _, document in cut])
         keys = torch.from_numpy(self._same[rows])
         one = (len(rows), 1)
         template, limits, all_of = self.store.template, self.model.config, np.arange(len(rows))
@@ -74,7 +79,11 @@ class ICT(DocumentObjective, Retriever):
 def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A sentence of a text of tokens, and the rest, which with the probability `keep` still has it. `ends` are the
     tokens that end a sentence."""
-    cuts = [0, *(np.flatnonzero(np.isin(text[:-1], ends)) + 1), len(text)]
+    cuts = [0]
+    for end in (*(np.flatnonzero(np.isin(text[:-1], ends)) + 1).tolist(), len(text)):
+        if end - cuts[-1] < SHORTEST and len(cuts) > 1:
+            cuts.pop()
+        cuts.append(end)
     chosen = int(rng.integers(len(cuts) - 1))
     start, end = cuts[chosen], cuts[chosen + 1]
     if len(cuts) == 2 or rng.random() < keep:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from components.compute.chunking import take_rows
 from components.compute.roofline import MatrixProducts
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.models.cross_encoder import CrossEncoder
+from components.models.layers import has_dropout
 from components.scores import Scores
 from components.training.config import HardestConfig
 from components.training.group_objective import GroupObjective, PaddedGroups
@@ -47,6 +49,9 @@ class Ranker(GroupObjective):
         self._keep = hardest.keep if hardest is not None else None
         self._passes = 2 if any(term.over == "passes" for term in inputs.losses) else 1
         self.model = CrossEncoder.load(inputs.model)
+        if self._passes == 2 and self.model.config.dropout is None and not has_dropout(self.model):
+            raise UserError("losses: over: passes: two passes differ by dropout, and the model has none; accepted: "
+                            "`dropout` above 0 in the ranker's model")  # fmt: skip
         self.products = [MatrixProducts(self.model.backbone)]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
 

@@ -98,7 +98,9 @@ class SimLM(TokenPrediction):
         if not self.store.template.before:
             raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")
         self._asked = {term.over for term in inputs.losses}
-        self._check_rates()
+        for view in self._asked:
+            if wrong := config.unmasked(view):
+                raise UserError(f"losses: {wrong}")
         self.decoder = None
         if "decoder" in self._asked:
             self.decoder = Decoder(self.encoder, config.decoder_layers, config.decoder_weights)
@@ -246,12 +248,6 @@ class SimLM(TokenPrediction):
             self.trained_generator = generator
         else:
             self.add_frozen(GENERATOR, generator)
-
-    def _check_rates(self) -> None:
-        rates = {"encoder": self.config.encoder_rate, "decoder": self.config.decoder_rate}
-        for view, rate in rates.items():
-            if self.config.task == "masked" and rate == 0 and view in self._asked:
-                raise UserError(f"losses: over: {view}: nothing is masked there; accepted: a higher {view}_rate")
 
 
 class _Side(NamedTuple):

@@ -133,9 +133,12 @@ class HardestConfig(Config):
     on Natural Questions."""
 
 
-def check_training(objective: str, config: TrainConfig, label: str, *, taught: bool = True) -> None:
+def check_training(
+    objective: str, config: TrainConfig, label: str, *, taught: bool = True, dev_taught: bool = True
+) -> None:
     """ValueError where an objective has no such view, or no such validation measure, as a training asks for, or where
-    a loss asks for a teacher's scores, which groups have that are `taught`."""
+    a loss asks for scores that are not there: those of the batch, of another pass, or a teacher's, which groups have
+    that are `taught`, and those that it is validated on if `dev_taught`."""
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes = declared(objective, "prefixes") or ()
     for term in config.losses:
@@ -152,6 +155,13 @@ def check_training(objective: str, config: TrainConfig, label: str, *, taught: b
                 "a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, where the collection's "
                 "source has scores, `given: scores`"
             )
+        if lacking := term.lacks(taught=taught):
+            raise ValueError(f"{label}: losses: {lacking}")
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:
         raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
+    learnt = (term.function for term in config.losses if calls(term.function, "taught"))
+    if look is not None and look.measure == "loss" and not dev_taught and (loss := next(learnt, None)) is not None:
+        measures.remove("loss")
+        raise ValueError(f"{label}: validate_on_dev: measure: loss: {loss} needs a teacher's scores, which nobody "
+                         f"gives the groups of {look.split}; accepted: {listing(measures)}")  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
+from components.data.tokenizers import prompt_tokens
 from components.data.tokens import Tokens
 from components.training.objective import Objective, ObjectiveInputs, Visit
 
@@ -23,6 +24,7 @@ class DocumentObjective(Objective):
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
         self.store = TokenStore(inputs.tokens, inputs.model, pairs=False)
+        self._prompts = prompt_tokens(inputs.model)
 
     def open(self, table: Path) -> None:
         """Open a documents table. ValueError if it is of another collection than the tokens."""
@@ -38,6 +40,15 @@ class DocumentObjective(Objective):
     def documents(self, visits: list[Visit], limit: int) -> Batch:
         """The texts of some visits, cut to `limit` tokens in all."""
         return self.store.template.texts(self.store.documents, np.asarray([visit.row for visit in visits]), limit)
+
+    def alone(self, row: int) -> np.ndarray:
+        """The tokens of a document without the prompt before it."""
+        text, prompt = self.store.documents[row], self._prompts["documents"]
+        return text[len(prompt) :] if np.array_equal(text[: len(prompt)], prompt) else text
+
+    def prompted(self, text: np.ndarray, side: Literal["queries", "documents"]) -> np.ndarray:
+        """The tokens of a part of a document behind the prompt of a side."""
+        return np.concatenate([self._prompts[side], text])
 
     def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
         """(N, width) random numbers from 0 to 1 for the places of each text: in a wider batch the same, and more."""

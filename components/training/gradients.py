@@ -59,6 +59,7 @@ def add_gradients(
         alone = 1 / (parts * workers())
         here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
         counts = sum_over_workers(torch.tensor(here, device=device))
+        counts = counts.masked_fill(counts == 0, 1.0)  # of no rows, as where nothing is masked in short texts
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
         masters.take_gradients(objective)

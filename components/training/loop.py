@@ -235,6 +235,7 @@ def _validate(
     """Measure the development rows, and keep the weights that are the best by the measure that the config asks for."""
     assert config.validate_on_dev is not None
     objective.eval()
+    dev.update = state.update  # losses may change with it, as a temperature does that warms up
     measures = validate(dev, config, seed=seed, device=device)
     asked = config.validate_on_dev.measure
     best = state.best.value if state.best else None

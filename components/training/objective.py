@@ -90,6 +90,8 @@ class Objective(nn.Module, ABC):
     """Updates of the weights before this one; the training loop counts them."""
 
     model: Any
+    version: ClassVar[int] = 1
+    """Another number says: same rows, another model than before. It moves this objective's trainings to new places."""
     products: Sequence[MatrixProducts] = ()
     """The matrix products of the models in training, the main one's first; none where they are not known."""
 

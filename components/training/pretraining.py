@@ -24,7 +24,8 @@ class TokenPredictionConfig(MaskConfig):
 
     average: Literal["texts", "tokens"] = "texts"
     """What counts alike. `texts`: the mean over a text's tokens, then over texts (Wang et al., 2023, Eq. 2). `tokens`:
-    the mean over all tokens of the batch, as in the public code, where a long text weighs more."""
+    the mean over all tokens of the batch, as in the public code, where a long text weighs more; of a batch that is
+    worked on in parts (`accumulate`) of each part by itself, and then over the parts."""
 
 
 class MaskedLanguageModelingConfig(TokenPredictionConfig):
@@ -70,6 +71,13 @@ class BottleneckConfig(TokenPredictionConfig):
         """Whether a generator is asked."""
         return self.task != "masked"
 
+    def unmasked(self, view: str) -> str:
+        """What is wrong with a loss over a view where nothing is predicted; empty where something is."""
+        rate = {"encoder": self.encoder_rate, "decoder": self.decoder_rate}.get(view)
+        if self.task == "masked" and rate == 0:
+            return f"over: {view}: nothing is masked there; accepted: a higher {view}_rate"
+        return ""
+
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
         if self.decoder_rate < self.encoder_rate:
@@ -78,6 +86,8 @@ class BottleneckConfig(TokenPredictionConfig):
         if self.decoder_reads == "states" and (self.task != "masked" or self.decoder_rate != self.encoder_rate):
             raise ValueError("decoder_reads: states: they are of what the encoder reads; accepted only with `task: "
                              "masked` and decoder_rate as encoder_rate")  # fmt: skip
+        if self.generator_dropout and not self.generates:
+            raise ValueError("generator_dropout: no generator is asked with `task: masked`; accepted: false")
         if self.task != "masked" and self.masked_as != "mask":
             raise ValueError("masked_as: the generator samples at mask tokens; accepted: mask, or `task: masked`")
         return self
@@ -87,7 +97,8 @@ class SpanConfig(Config):
     """Two spans of each document (coCondenser; Gao and Callan, 2022)."""
 
     tokens: int = Field(128, ge=1)
-    """Tokens of a span, special tokens left out. A document of fewer than twice as many is cut in half."""
+    """Tokens of a span, special tokens left out, and at most what `document_tokens` reads. A document of fewer than
+    twice as many is cut in half."""
 
 
 class ClozeConfig(Config):

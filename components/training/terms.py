@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from components import modules
 from components.config import UserError
-from components.functions import FunctionRef
+from components.functions import FunctionRef, calls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +50,24 @@ class LossTerm(FunctionRef):
     `[384, 192, 96]` trains vectors that may be cut to 192 or 96 dimensions. Null for whole vectors."""
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
+
+    def lacks(self, *, taught: bool) -> str:
+        """What the loss says of scores over its view, where it asks for others that are not there; empty where it does
+        not. `taught` is whether groups have a teacher's scores."""
+        asks = self.over != "batch" and calls(self.function, "joined")
+        if not asks and not (self.over == "group" and not taught and calls(self.function, "teacher")):
+            return ""  # so no torch is imported for a usual one
+        import torch
+
+        from components.scores import Scores
+
+        scores, target = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+        teacher = scores if taught or self.over == "passes" else None
+        try:
+            self.resolve()(Scores(scores, target, torch.ones(2, 2, dtype=torch.bool), teacher), **self.options)
+        except ValueError as error:
+            return f"{self.function}: {error}"
+        return ""
 
     @model_validator(mode="after")
     def _weighs_its_dimensions(self) -> Self:

@@ -73,6 +73,10 @@ class PretrainingPhase(Config):
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         differing = self.difference or DifferenceConfig()
         asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        if "bottleneck" in keys:
+            for term in self.train.losses:
+                if wrong := self.bottleneck.unmasked(term.over):
+                    raise ValueError(f"train.losses: {wrong}")
         check_generator(self.generator, "generator" in keys and asked is not None and asked.generates)
         look = self.train.validate_on_dev
         if (self.rated is not None) != (look is not None and look.measure == "Spearman"):
@@ -141,9 +145,11 @@ def pretrained(
 
 def generator(label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int) -> Step:
     """The generator, perhaps after masked language modelling."""
-    begun = step("start generator", start, config=asked.model)
     if asked.train is None:
-        return begun
+        return step("start generator", start, config=asked.model)
+    own = model.tokens.inputs["model"].inputs.get("config")  # it learns from the same token store
+    prompts = {key: getattr(own, key, "") for key in ("query_prompt", "document_prompt")}
+    begun = step("start generator", start, config=asked.model.model_copy(update=prompts))
     label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
     key = [seed, "mlm"]
     return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from components import modules
 from components.config import UserError, listing
 from components.functions import FunctionRef
+from components.training.terms import declared
 from workflows.store.cost import Cost
 
 Function = Callable[..., dict[str, Any] | None]
@@ -52,7 +53,8 @@ class Description:
     version: int = 1
     """Another number says: same inputs, other results than before. It moves the artifacts to new places."""
     modules: tuple[str, ...] = ()
-    """Inputs that name a module by its dotted path; a name without a dot is one of a file of this repository."""
+    """Inputs that name an objective's module by its dotted path; a name without a dot is one of a file of this
+    repository. The `version` that such a module declares is part of the identity."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
     """What models do in the step; None where no model is at work."""
     droppable: tuple[str, ...] = ()
@@ -170,6 +172,9 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         "version": description(function).version,
         "inputs": forms,
     }
+    versions = {name: declared(inputs[name], "version") for name in description(function).modules}
+    if any(versions.values()):
+        identity["versions"] = {name: number for name, number in versions.items() if number is not None}
     code = foreign_code(function, inputs)
     if code:
         identity["code"] = code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.machinery
 import importlib.util
 import shutil
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel, MPNetConfig, T5Config, T5EncoderModel
 
 from components.config import UserError
 from components.data.tokenizers import load_tokenizer
 from components.models import configs, pretrained, saved, seeding
+from components.models.bottleneck import Decoder
+from components.models.layers import keep_layers
 from tests.support import toy
 
 
@@ -193,3 +197,18 @@ def test_a_seeded_block_leaves_the_generator_as_it_was() -> None:
         assert torch.equal(torch.randn(2), first)
     torch.manual_seed(3)
     assert torch.equal(torch.randn(2), after)
+
+
+def test_layers_whose_biases_lie_beside_them_may_begin_anywhere() -> None:
+    """MPNet's: SimLM's decoder begins as the last two layers. T5's first layer holds those of all."""
+    shape = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    model = AutoModel.from_config(MPNetConfig(num_hidden_layers=4, **shape))
+    assert keep_layers(copy.deepcopy(model), [2, 3]).config.num_hidden_layers == 2
+    decoder = Decoder(model, 2, "last")
+    vectors, states = torch.randn(3, 16), torch.randn(3, 5, 16)
+    assert decoder(vectors, states, torch.ones(3, 5)).shape == (3, 5, 16)
+    with pytest.raises(UserError, match=r"^decoder_layers: 5: they begin as the last of the encoder's 4 layers"):
+        Decoder(model, 5, "last")
+    t5 = T5EncoderModel(T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_heads=2))
+    with pytest.raises(UserError, match="the first layer of a t5 model holds the position biases of all layers"):
+        keep_layers(t5, [1, 2])

@@ -57,6 +57,28 @@ def test_the_contrast_is_that_of_a_plain_loop() -> None:
         assert float(found[row]) == pytest.approx(math.log(total) - float(vectors[row] @ vectors[sibling]))
 
 
+def test_copies_count_where_that_is_asked() -> None:
+    vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    keys = torch.tensor([7, 8, 7]).tile(2)
+    counted = cross_entropy(span_scores(vectors, keys, "count"))
+    torch.testing.assert_close(counted, cross_entropy(span_scores(vectors, torch.arange(3).tile(2))))
+    assert not torch.allclose(counted, cross_entropy(span_scores(vectors, keys)))
+
+
+def test_spans_are_no_longer_than_what_is_read(pretraining: Artifacts) -> None:
+    """Of halves that are longer than the limit the ends would never be seen."""
+    objective = pretraining.objective(COCONDENSER, spans=SpanConfig(tokens=100))
+    longest = max(range(objective.rows()), key=lambda row: len(objective.store.documents[row]))
+    text = objective.store.documents[longest].tolist()
+    seen, limit = set[int](), len(text) // 3 + 2
+    for visit in range(60):
+        (row,) = visits([longest])
+        spans = objective.documents([row._replace(visit=visit)], limit)
+        assert int(spans.mask.sum(-1).max()) <= limit
+        seen |= set(spans.ids[spans.mask.bool()].tolist())
+    assert set(text) <= seen
+
+
 def test_vectors_are_the_encoders_first_states(pretraining: Artifacts) -> None:
     objective = pretraining.objective(COCONDENSER, max_tokens=60).eval()
     batch = objective.collate(visits(range(6)))

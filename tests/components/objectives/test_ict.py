@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from components.data.tables import DOCUMENTS, QRELS, QUERIES
-from components.objectives.ict import clozed, cropped
+from components.data.tokenizers import load_tokenizer
+from components.objectives.ict import ENDS, clozed, cropped
 from components.training.pretraining import ClozeConfig
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
@@ -23,16 +24,26 @@ END = np.asarray([9, 99])
 
 
 def test_a_sentence_is_taken_out_of_its_text() -> None:
-    text = np.asarray([1, 2, 9, 3, 99, 4, 5])
+    sentences = [1, 2, 3, 9], [4, 5, 6, 7, 99], [1, 2, 3, 4]
+    drawn = [clozed(np.concatenate(sentences), END, 0.0, np.random.default_rng(seed)) for seed in range(30)]
+    found = sorted({(tuple(sentence.tolist()), tuple(rest.tolist())) for sentence, rest in drawn})
+    first, second, third = map(tuple, sentences)
+    assert found == sorted([(first, second + third), (second, first + third), (third, first + second)])
+
+
+def test_what_is_too_short_for_a_sentence_belongs_to_the_one_before() -> None:
+    """As between the dots of an abbreviation, and a dot alone at the end; the first takes what is behind it."""
+    text = np.asarray([1, 2, 3, 9, 4, 9, 5, 9, 6, 7, 8, 9, 9])
     drawn = [clozed(text, END, 0.0, np.random.default_rng(seed)) for seed in range(30)]
-    found = {(tuple(sentence.tolist()), tuple(rest.tolist())) for sentence, rest in drawn}
-    assert found == {((1, 2, 9), (3, 99, 4, 5)), ((3, 99), (1, 2, 9, 4, 5)), ((4, 5), (1, 2, 9, 3, 99))}
+    assert {tuple(sentence.tolist()) for sentence, _ in drawn} == {(1, 2, 3, 9, 4, 9, 5, 9), (6, 7, 8, 9, 9)}
+    sentence, _ = clozed(np.asarray([1, 9, 2, 9, 3, 4, 9]), END, 0.0, np.random.default_rng(0))
+    assert sentence.tolist() == [1, 9, 2, 9, 3, 4, 9]
 
 
 def test_now_and_then_the_text_keeps_it() -> None:
     """Lee et al. (2019) remove it from 90 % of the examples, so that matching words is learnt too."""
-    text = np.asarray([1, 9, 2, 9])
-    kept = [len(clozed(text, END, 0.1, np.random.default_rng(seed))[1]) == 4 for seed in range(2000)]
+    text = np.asarray([1, 2, 3, 9, 4, 5, 6, 9])
+    kept = [len(clozed(text, END, 0.1, np.random.default_rng(seed))[1]) == 8 for seed in range(2000)]
     assert np.mean(kept) == pytest.approx(0.1, abs=0.02)
 
 
@@ -57,8 +68,9 @@ def test_crops_are_spans_of_a_twentieth_to_a_half() -> None:
 
 @pytest.fixture
 def collection(tmp_path: Path, pretraining: Artifacts) -> Artifacts:
-    """Documents of three sentences each, two of which say the same; nobody asked anything."""
-    texts = ["bara comi. dutol! fera", "lora. gimi bami? cora", "bara comi. dutol! fera"]
+    """Documents of two sentences each, two of which say the same; nobody asked anything."""
+    same = "bara comi bami. dutol fera gimi cora"
+    texts = [same, "lora gimi fera. gimi bami comi cora", same]
     rows: dict[str, Any] = {"doc_id": ["a", "b", "c"], "title": [""] * 3, "text": texts}
     (tmp_path / "data").mkdir()
     pq.write_table(pa.table(rows, schema=DOCUMENTS), tmp_path / "data" / "documents.parquet")
@@ -101,3 +113,31 @@ def test_crops_of_a_document_find_each_other(collection: Artifacts) -> None:
             assert any(whole[start : start + len(crop)] == crop for start in range(len(whole)))
     again = [objective.collate([visits([0])[0]._replace(visit=visit)]).documents.ids.tolist() for visit in range(20)]
     assert len({str(ids) for ids in again}) > 3
+
+
+@pytest.fixture
+def prompted(tmp_path: Path, encoder: Path, collection: Artifacts) -> Artifacts:
+    """The same for a retriever with prompts."""
+    prompts = {"query_prompt": "gimi gimi ", "document_prompt": "lora "}
+    retriever = toy.started(tmp_path / "prompted", toy.retriever_config(encoder, **prompts))
+    (tmp_path / "prompted-tokens").mkdir()
+    tokenize(tmp_path / "prompted-tokens", toy.INLINE, data=collection.data, model=retriever, config=TokenizeConfig())
+    return Artifacts(collection.data, tmp_path / "prompted-tokens", retriever, collection.language_model)
+
+
+@pytest.mark.parametrize("pairs", ["sentences", "crops"])
+def test_each_side_stands_behind_its_prompt(collection: Artifacts, prompted: Artifacts, pairs: Any) -> None:
+    """The document's stood before a query that was its first sentence, and nowhere where it was cut away."""
+    plain, other = (one.objective(VARIANTS["ICT"], cloze=ClozeConfig(pairs=pairs)) for one in (collection, prompted))
+    batches = [one.collate(visits(range(3))) for one in (plain, other)]
+    tokenizer = load_tokenizer(prompted.retriever / "model")
+    for side, prompt in {"queries": "gimi gimi", "documents": "lora"}.items():
+        without, behind = (getattr(batch, side) for batch in batches)
+        before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        for row in range(3):
+            own, theirs = (part.ids[row][part.mask[row].bool()].tolist() for part in (behind, without))
+            assert own == [theirs[0], *before, *theirs[1:]]
+
+
+def test_sentences_end_in_other_scripts_too() -> None:
+    assert set("\u3002\uff01\uff1f\u061f\u0964.!?") <= set(ENDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForMaskedLM
 from components.config import UserError
 from components.models.dual_encoder import DualEncoder
 from components.models.masked_language_model import MaskedLanguageModel
+from components.training.gradients import add_gradients
 from components.training.pretraining import MaskedLanguageModelingConfig
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
@@ -30,6 +32,16 @@ def test_the_loss_is_hugging_faces(pretraining: Artifacts) -> None:
     expected = whole(input_ids=batch.ids, attention_mask=batch.mask, labels=labels).loss
     assert term.rows == batch.masked.sum()
     torch.testing.assert_close(term.value / term.rows, expected)
+
+
+def test_texts_of_which_nothing_is_masked_teach_nothing(pretraining: Artifacts) -> None:
+    """As where each is one word that is longer than what may be masked: the mean over no tokens was no number."""
+    objective = pretraining.objective(
+        VARIANTS["mlm"], masking=MaskedLanguageModelingConfig(average="tokens", rate=1e-9)
+    )
+    given: dict[str, Any] = {"parts": 1, "seed": 1, "update": 0, "device": torch.device("cpu"), "precision": "fp32"}
+    losses, _ = add_gradients(objective, visits(range(4)), **given)
+    assert set(losses.values()) == {0.0}
 
 
 def test_what_is_trained_is_a_generator_and_begins_a_retriever(pretraining: Artifacts, tmp_path: Path) -> None:

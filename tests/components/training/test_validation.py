@@ -43,6 +43,19 @@ def test_validation_measures_each_querys_own_candidates(run: Any, tmp_path: Path
     assert accuracy[0] <= ranks <= 1
 
 
+def test_the_loss_is_validated_as_it_is_at_that_update(run: Any, tmp_path: Path) -> None:
+    """A temperature that warms up was the first one at every look."""
+    options: dict[str, Any] = {"dev": True, "validate_on_dev": {"every": 1, "measure": "loss"}, "learning_rate": 1e-12}
+    for name, warmup in {"warmed": 2, "at once": 0}.items():
+        given = {"temperature": 0.05, "warmup": warmup, "query_query": False, "document_document": False}
+        released = {"function": "components.losses.simlm.released", "over": "batch", "options": given}
+        run(name, updates=4, losses=[released], **options)
+    warmed, plain = ([line["dev loss"] for line in lines(tmp_path / name) if "dev loss" in line]
+                     for name in ("warmed", "at once"))  # fmt: skip
+    assert warmed[0] != pytest.approx(plain[0])
+    assert warmed[2:] == pytest.approx(plain[2:])
+
+
 def test_validating_does_not_change_the_training(run: Any, tmp_path: Path) -> None:
     run("a", updates=4)
     run("b", updates=4, dev=True, validate_on_dev={"every": 1, "measure": "accuracy"})

@@ -133,6 +133,25 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
         ("retriever.towers=separate", "towers: separate: simlm makes one encoder for both sides; accepted: shared"),
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
+        (
+            "retriever_1.train.losses.0.over=group",
+            "retriever 1: losses: components.losses.simlm.contrastive: there are no document-candidate scores: this "
+            "loss needs the candidates of the batch (`over: batch`)",
+        ),
+        (
+            "ranker.train.losses.1.over=group",
+            "ranker: losses: components.losses.listwise.symmetric_kl: symmetric_kl compares two passes of a ranker",
+        ),
+        (
+            "distilled.train.validate_on_dev={every: 1, measure: loss}",
+            "distilled retriever: validate_on_dev: measure: loss: components.losses.listwise.kl needs a teacher's "
+            "scores, which nobody gives the groups of dev; accepted: RR, accuracy",
+        ),
+        ("pretrain.bottleneck={task: masked, encoder_rate: 0}", "over: encoder: nothing is masked there; accepted: a "),
+        (
+            "pretrain.bottleneck={task: masked, generator_dropout: true}",
+            "generator_dropout: no generator is asked",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -150,3 +169,11 @@ def test_the_generators_of_two_phases_have_labels_of_their_own(tree: dict[str, A
     found = steps({**tree, "pretrain": [first, second]}, tmp_path)
     assert found["generator 1"].inputs["config"].updates + 1 == found["generator 2"].inputs["config"].updates
     assert found["pre-training 2"].inputs["start"] is found["pre-training 1"]
+
+
+def test_the_generator_reads_the_retrievers_tokens(tree: dict[str, Any], tmp_path: Path) -> None:
+    """Behind its prompts: the training stopped at tokens that were made with another tokenizer."""
+    made = steps(tree, tmp_path, "retriever.document_prompt='lora '", "retriever.query_prompt='gimi '")
+    config = made["start generator"].inputs["config"]
+    assert (config.document_prompt, config.query_prompt) == ("lora ", "gimi ")
+    assert same(made["generator"].inputs["tokens"], made["pre-training"].inputs["tokens"])
