@@ -88,6 +88,11 @@ def has_adapter(model: Any) -> bool:
     return isinstance(getattr(model, "body", None), Body)
 
 
+def is_under(model: Any) -> bool:
+    """Whether a layer in a model has an adapter, of whatever part that is."""
+    return any(_FACTOR in name for name, _ in model.named_parameters())
+
+
 def share(model: Any, device: torch.device, dtype: torch.dtype) -> None:
     """Put all in a model that is frozen under an adapter on a device and in a precision, once for all models here that
     stand on the same."""

@@ -73,15 +73,12 @@ class CrossEncoder(nn.Module):
             elif whole.pooling == "maxsim":
                 backbone = pretrained.encoder(config, folder)
             else:
-                theirs = None
-                if whole.pooling == "last" and not found.projections and _is_classifier(about):
-                    theirs = pretrained.classifier(config, folder)
-                backbone = pretrained.encoder(config, folder) if theirs is None else theirs.base_model
+                backbone = pretrained.encoder(config, folder)
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-                if theirs is not None:
-                    head.weight = theirs.score.weight
+                if whole.pooling == "last" and not found.projections and _is_decoders_classifier(about):
+                    head.weight = pretrained.plain_classifier(config, folder).score.weight
                 for file in found.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
                         saved.load_weights(head, weights, prefix="linear.")
@@ -127,7 +124,8 @@ class CrossEncoder(nn.Module):
             assert batch.segments is not None  # or `start` had refused the tokenizer
             return maxsim(states, batch.mask, batch.segments)
         vectors = pool(states, batch.mask, _POOLING[self.config.pooling])
-        return functional.linear(vectors, self.head.weight, self.head.bias).float().squeeze(-1)
+        with torch.autocast(vectors.device.type, enabled=False):  # in bf16 many scores would be equal
+            return functional.linear(vectors.float(), self.head.weight, self.head.bias).squeeze(-1)
 
     def _token_scores(self, states: Tensor) -> Tensor:
         """(N,) fp32 scores of the last tokens' states (N, h): the logit of a token, less that of the other. The logits
@@ -233,7 +231,8 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
     return [special_tokens.token_id(tokenizer, token, key=key) for key, token in named.items() if token is not None]
 
 
-def _is_classifier(config: Any) -> bool:
-    """Whether a Hugging Face config is that of a sequence classifier with one score."""
+def _is_decoders_classifier(config: Any) -> bool:
+    """Whether a Hugging Face config is that of a decoder with a head for one score, on its last token."""
     names = getattr(config, "architectures", None) or []
-    return config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
+    scores = config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
+    return scores and attention.is_decoder(config)

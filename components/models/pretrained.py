@@ -171,7 +171,7 @@ def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[Non
             yield
     except Damaged as error:
         raise UserError(f"model: {source.model}: {what}: {error}; accepted: a whole model") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         why = f"{host} cannot be reached, and it is not in the cache" if host else str(error).splitlines()[0]
         raise UserError(f"model: {source.model}: {what}: {why}") from None
 
@@ -208,6 +208,7 @@ def tokenizer(source: Pretrained, folder: str = "") -> Any:
     with _loading(source, "no tokenizer"):
         made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
         pad_with_any(made)
+        made.truncation_side = "right"  # a text's beginning is read, and by those that load an export too
         return made
 
 

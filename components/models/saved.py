@@ -69,7 +69,7 @@ def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
     if frozen and (own := bert.encoder(folder)) is not None:
         return own
     return over_base.saved(pretrained.plain_encoder, folder) or for_reading(
-        pretrained.load(AutoModel, str(folder), add_pooling_layer=False)
+        _whole(AutoModel, folder, add_pooling_layer=False)
     )
 
 
@@ -78,8 +78,8 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
     """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
     if frozen and (own := bert.classifier(folder)) is not None:
         return own
-    return over_base.saved(pretrained.plain_classifier, folder, head=True) or pretrained.load(
-        AutoModelForSequenceClassification, str(folder)
+    return over_base.saved(pretrained.plain_classifier, folder, head=True) or _whole(
+        AutoModelForSequenceClassification, folder
     )
 
 
@@ -93,15 +93,21 @@ def load_language_model(folder: Path, auto: Any) -> Any:
 @_of_folder
 def load_causal_language_model(folder: Path) -> Any:
     """A causal language model that `save_tower` wrote."""
-    return over_base.saved(pretrained.plain_causal_language_model, folder) or pretrained.load(
-        AutoModelForCausalLM, str(folder)
-    )
+    return over_base.saved(pretrained.plain_causal_language_model, folder) or _whole(AutoModelForCausalLM, folder)
 
 
 @_of_folder
 def load_masked_language_model(folder: Path) -> Any:
     """A masked language model that `save_tower` wrote."""
-    return pretrained.load(AutoModelForMaskedLM, str(folder))
+    return _whole(AutoModelForMaskedLM, folder)
+
+
+def _whole(auto: Any, folder: Path, **options: Any) -> Any:
+    """A model that `save_tower` wrote; Damaged where its file lacks weights, which would be random numbers."""
+    model, about = pretrained.load(auto, str(folder), output_loading_info=True, **options)
+    if lacking := sorted(about["missing_keys"]):
+        raise Damaged(f"{folder}: no weights of {lacking[0]}", folder)
+    return model
 
 
 def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> None:
@@ -110,6 +116,8 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
     folder.mkdir(parents=True, exist_ok=True)
     if adapters.has_adapter(model):
         adapters.save(model, folder)
+    elif adapters.is_under(model):
+        raise ValueError(f"{folder}: an adapter stands over a part of the model, and would be lost")
     else:
         model.save_pretrained(str(folder))
     source = tokenizer_file(tokenizer_from).parent

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from components.config import UserError
-from components.models.configs import Pretrained, locate_model
+from components.files import read_json
+from components.models.configs import DualEncoderConfig, Pretrained, locate_model
 
 
 def predicted_at_once(*, cuda: bool) -> int:
@@ -64,6 +65,24 @@ def shape_of(config: Pretrained) -> ModelShape:
     shape = next((one for one in shapes if one is not None), LARGE if "large" in config.model.lower() else BASE)
     kept = config.layers
     return shape if kept is None else shape._replace(layers=kept if isinstance(kept, int) else len(kept))
+
+
+def dimensions_of(config: Any) -> int | None:
+    """How many dimensions a retriever's vectors have; None where its folder does not say it in plain words, as of a
+    model that is not here."""
+    if not isinstance(config, DualEncoderConfig):
+        return None
+    if config.truncate or config.projection:
+        return config.truncate or config.projection
+    try:
+        folder = Path(locate_model(config.model))
+    except UserError:
+        return None
+    modules, about = folder / "modules.json", folder / "config_sentence_transformers.json"
+    kinds = {one["type"].rpartition(".")[2] for one in read_json(modules)} if modules.is_file() else set()
+    cut = about.is_file() and read_json(about).get("truncate_dim")
+    shape = shape_of(config)
+    return shape.width if shape.read and not cut and kinds <= {"Transformer", "Pooling", "Normalize"} else None
 
 
 def _cached(config: Pretrained) -> list[Path]:

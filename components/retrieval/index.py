@@ -5,6 +5,7 @@ must be normalised already.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ BLOCK = 65_536
 # An index is trained on at most so many rows, or so many for each cell of an inverted file if that is more.
 SAMPLE = 65_536
 SAMPLE_PER_CELL = 64
+ANY_DIMENSION = 1024
+"""About so many dimensions stand for a number that is not known."""
 # The classes of indexes that FAISS has on a GPU too.
 ON_GPU = {"IndexFlat", "IndexFlatIP", "IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexPreTransform"}
 
@@ -33,12 +36,37 @@ def create(factory: str, dimension: int) -> Any:
         raise UserError(
             f"search.index: FAISS cannot make {factory!r} for {dimension} dimensions: {_message(error)}"
         ) from None
+    check(index, factory)
     for part in _parts(index):
         if hasattr(part, "do_polysemous_training"):
             # It orders the centroids of a product quantizer for a search by the codes' Hamming distance, which nobody
             # asks for here, and takes most of the training (48 codes of 4,950 documents: 110 of 124 s).
             part.do_polysemous_training = False
     return index
+
+
+def check(index: Any, factory: str) -> None:
+    """UserError for an index that does not rank by inner products, or names its rows otherwise.
+
+    A graph over product quantizers (`HNSW32,PQ48`, `NSG32,PQ48`) and spectral hashes know distances alone, whatever
+    they are asked for: the best document would be the last of its list.
+    """
+    parts = list(_parts(index))
+    if any(part.metric_type != faiss.METRIC_INNER_PRODUCT for part in parts):
+        raise UserError(f"search.index: {factory!r}: FAISS ranks by distance with it, not by inner product; accepted: "
+                        "another, such as HNSW32, HNSW32,SQ8, PQ48 or IVF1024,PQ48")  # fmt: skip
+    if (inverted := faiss.try_extract_index_ivf(index)) is not None and inverted.nlist == 0:
+        raise UserError(f"search.index: {factory!r}: an inverted file of no cells; accepted: IVF1 or more")
+    if any(isinstance(part, faiss.IndexIDMap) for part in parts):
+        raise UserError(f"search.index: {factory!r}: row i of an index is document i here; accepted: without IDMap")
+
+
+def check_factory(factory: str, dimension: int | None) -> None:
+    """UserError where no index can be made by a factory string for vectors of a dimension; None where that is not
+    known, and something is to fit."""
+    codes = [int(number) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)] or [1]
+    whole = math.lcm(*(max(1, code) for code in codes))
+    create(factory, dimension or whole * -(-ANY_DIMENSION // whole))
 
 
 def build(
@@ -66,7 +94,10 @@ def build(
     for shard in documents:
         for start in range(0, len(shard), BLOCK):
             block = np.asarray(shard[start : start + BLOCK], np.float32)
-            index.add(block)
+            try:
+                index.add(block)
+            except RuntimeError as error:
+                raise UserError(f"search.index: {factory!r} takes no documents: {_message(error)}") from None
             on_added(len(block))
     return index
 
@@ -103,6 +134,7 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
         index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise Damaged(f"{path}: FAISS cannot read it: {_message(error).partition(' (')[0]}", path) from None
+    check(index, str(path))
     inverted, graph = faiss.try_extract_index_ivf(index), _graph(index)
     if inverted is not None and probes is not None:
         inverted.nprobe = min(probes, inverted.nlist)

@@ -71,7 +71,7 @@ class Source(training_groups.GroupSource):
             return Bad("labels that do not fit", place, detail)
         taught = self.labels == "teacher" or (self.labels is None and str(named).startswith("score"))
         targets = [1.0] + [0.0] * (len(texts) - 1)
-        if pair or not taught:
+        if not taught or (pair and not isinstance(label, list)):
             targets = [float(value >= self.positive) for value in values]
         return without_ids(asked, texts, targets, values if taught else None, split, place)
 

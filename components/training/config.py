@@ -134,11 +134,13 @@ class HardestConfig(Config):
 
 
 def check_training(
-    objective: str, config: TrainConfig, label: str, *, taught: bool = True, dev_taught: bool = True
-) -> None:
+    objective: str, config: TrainConfig, label: str, *, taught: bool = True, dev_taught: bool = True,
+    dimensions: int | None = None,
+) -> None:  # fmt: skip
     """ValueError where an objective has no such view, or no such validation measure, as a training asks for, or where
     a loss asks for scores that are not there: those of the batch, of another pass, or a teacher's, which groups have
-    that are `taught`, and those that it is validated on if `dev_taught`."""
+    that are `taught`, and those that it is validated on if `dev_taught`; or more `dimensions` than vectors have,
+    where that is known."""
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes = declared(objective, "prefixes") or ()
     for term in config.losses:
@@ -155,6 +157,10 @@ def check_training(
                 "a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, where the collection's "
                 "source has scores, `given: scores`"
             )
+        longest = max(term.dimensions or [0])
+        if dimensions is not None and longest > dimensions:
+            raise ValueError(f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
+                             "accepted: at most these")  # fmt: skip
         if lacking := term.lacks(taught=taught):
             raise ValueError(f"{label}: losses: {lacking}")
     measures = [*(declared(objective, "measures") or ()), "loss"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from components.config import UserError
 from components.data.tokenizers import TOKEN_LIMITS
 from components.models.configs import Pretrained
+from components.models.shape import dimensions_of
 from components.retrieval.lucene import RM3Config
 from workflows.stages.config import CollectionConfig
 from workflows.steps.answers import answering
@@ -26,6 +27,14 @@ class Model:
     """The token store that it reads."""
     objective: str
     """What trains it: a file's name in `components/objectives`, or with a dot in it a module's path."""
+
+    @property
+    def dimensions(self) -> int | None:
+        """How many a retriever's vectors have, as far as that is known before it is opened."""
+        begun = self.step
+        while "start" in begun.inputs:
+            begun = begun.inputs["start"]
+        return dimensions_of(begun.inputs.get("config"))
 
     def after(self, training: Step) -> "Model":
         """The same model as a training left it."""

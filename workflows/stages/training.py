@@ -99,7 +99,10 @@ def train_model(
         if config.generator is not None:
             artifacts["generator"] = generator(f"{label} generator", collection, model, config.generator, seed[0])
     taught = rows.function is not mine or config.mine.given == "scores"
-    check_training(objective, config.train, label, taught=taught, dev_taught=config.mine.given == "scores")
+    check_training(
+        objective, config.train, label, taught=taught, dev_taught=config.mine.given == "scores",
+        dimensions=model.dimensions,
+    )  # fmt: skip
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         given = config.mine.given

@@ -183,6 +183,13 @@ def _cost(
     )  # fmt: skip
 
 
+def check_index(factory: str, dimensions: int | None) -> None:
+    """UserError where no index can be made by a factory string for vectors of so many dimensions, or None."""
+    from components.retrieval import index  # heavy
+
+    index.check_factory(factory, dimensions)
+
+
 @Description(part="search", droppable=(INDEX,), cost=_index_cost)
 def faiss_index(
     out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION

@@ -324,6 +324,36 @@ def test_a_classifier_keeps_its_head(tmp_path: Path) -> None:
             torch.testing.assert_close(theirs(ids).logits[0, 0], score, rtol=0, atol=1e-5)
 
 
+def test_a_classifier_takes_an_adapter(tmp_path: Path) -> None:
+    """What was saved lacked it, and its layers came back as random numbers."""
+    from transformers import AutoModelForSequenceClassification
+
+    source = toy.write_encoder(tmp_path / "base", "mistral", seed=3)
+    theirs = AutoModelForSequenceClassification.from_pretrained(str(source), num_labels=1)
+    shutil.copytree(source, tmp_path / "classifier")
+    theirs.save_pretrained(str(tmp_path / "classifier"))
+    options = {"template": "query: {query} document: {document}</s>", "pair_tokens": 90}
+    plain, tokenizer = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", **options))
+    model, _ = CrossEncoder.start(toy.ranker_config(tmp_path / "classifier", adapter={"rank": 3}, **options))
+    before = scores(plain, exported(plain, tokenizer, tmp_path / "plain"))
+    folder = exported(model, tokenizer, tmp_path / "adapted")
+    torch.testing.assert_close(scores(model, folder), before)
+    loaded = CrossEncoder.load(folder)
+    torch.testing.assert_close(scores(loaded, folder), before)
+    trained = {name.rpartition(".")[0].split(".")[-2 if "lora_" in name else -1]
+               for name, weight in loaded.named_parameters() if weight.requires_grad}  # fmt: skip
+    assert trained == {"lora_A", "lora_B", "head"}
+    assert list(folder.glob("**/adapter_model.safetensors"))
+
+
+def test_a_part_with_an_adapter_is_not_saved_as_a_whole(tmp_path: Path) -> None:
+    source = toy.write_encoder(tmp_path / "base", "mistral", seed=3)
+    model, _ = CrossEncoder.start(toy.ranker_config(source, adapter={"rank": 3}, pair_tokens=90))
+    del model.backbone.body
+    with pytest.raises(ValueError, match="an adapter stands over a part of the model, and would be lost"):
+        model.save(tmp_path / "model", source)
+
+
 @pytest.mark.parametrize(
     ("kind", "template"),
     [(kind, template) for kind in toy.CAUSAL for template in (TEMPLATE, "{query} is: {document}?")]

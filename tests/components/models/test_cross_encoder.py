@@ -168,6 +168,21 @@ def test_half_precision_scores_come_in_fp32(tmp_path: Path, encoders: dict[str, 
         np.testing.assert_allclose(found, wanted, atol=0.1 + 0.05 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_scores_of_a_linear_head_are_fp32_in_training_too(
+    tmp_path: Path, encoders: dict[str, Path], pooling: str
+) -> None:
+    """In bf16 most of them would be equal: it has no numbers between 10 and 10.06."""
+    model, folder = exported(tmp_path, encoders["bert"], pooling=pooling)
+    with torch.no_grad():
+        model.head.bias += 10
+    pairs = [(f"bara {a}", f"comi {b}") for a in ("gimi", "lora", "fera") for b in ("dutol", "cora", "bami")]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ours(model, folder, pairs)
+    assert found.dtype == np.float32
+    assert len(set(found.tolist())) == len(pairs)
+
+
 def test_late_interaction_by_hand(tmp_path: Path, encoders: dict[str, Path]) -> None:
     """The mean over the query's tokens of the highest cosine with a token of the document, times 20."""
     model, folder = exported(tmp_path, encoders["bert"], pooling="maxsim")

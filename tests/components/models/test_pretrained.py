@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.machinery
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,11 @@ def test_layers_whose_biases_lie_beside_them_may_begin_anywhere() -> None:
     t5 = T5EncoderModel(T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_heads=2))
     with pytest.raises(UserError, match="the first layer of a t5 model holds the position biases of all layers"):
         keep_layers(t5, [1, 2])
+
+
+def test_texts_are_cut_at_their_end_by_others_too(tmp_path: Path) -> None:
+    """A tokenizer may say that it cuts at the beginning, and those that load an export would."""
+    source = toy.write_encoder(tmp_path / "model")
+    path = source / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
+    assert pretrained.tokenizer(toy.retriever_config(source)).truncation_side == "right"

@@ -64,7 +64,7 @@ def test_training_again_gives_the_same_index(vectors, factory):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4", "HNSW16_PQ8x4", "IVF8,PQ8x4,RFlat"])
+@pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4", "IVF8,PQ8x4,RFlat"])
 @pytest.mark.filterwarnings("default")
 def test_quantizers_find_the_same_without_the_training_of_codes_that_nobody_compares(vectors, factory):
     """That is, without ordering the centroids so that the codes' Hamming distance says something (polysemous codes)."""
@@ -148,8 +148,37 @@ def test_trains_on_the_same_rows_however_shards_are_cut(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("factory", "says"), [("Nonsense", "Nonsense"), ("IVF8,PQ5", "16 dimensions"), ("IVF2000,Flat", "1000 documents")]
-)
+    ("factory", "says"),
+    [("Nonsense", "Nonsense"), ("IVF8,PQ5", "16 dimensions"), ("IVF2000,Flat", "1000 documents"),
+     ("HNSW16,PQ8", "by distance"), ("NSG16,PQ8", "by distance"), ("OPQ8,HNSW16,PQ8", "by distance"),
+     ("IVF8,ITQ8,SH", "by distance"), ("IDMap,Flat", "without IDMap"), ("IDMap2,HNSW16", "without IDMap"),
+     ("IVF0,Flat", "no cells")],
+)  # fmt: skip
 def test_what_faiss_cannot_make_is_a_clear_error(vectors, factory, says):
+    """Of what ranks by distance the best was the last of its list, and the recall, of sets, hid it."""
     with pytest.raises(UserError, match=rf"^search\.index: .*{says}"):
         index.build(factory, vectors[0], threads=1)
+
+
+@pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF8,RQ4x8", "OPQ8,IVF8,PQ8", "IVF8,RaBitQ", "PQ8,RFlat"])
+def test_what_is_near_is_ranked_first(vectors, tmp_path, factory):
+    """In the mean the first half of a list has larger products than the second."""
+    shards, queries = vectors
+    rows = np.concatenate(shards).astype(np.float32)
+    found = index.search(opened(index.build(factory, shards, threads=1), tmp_path), queries, np.arange(1000), 20)
+    places = topk.tie_ranks_of(found).astype(int)  # a row's own number, by the order that was given
+    products = np.take_along_axis(queries @ rows.T, places, 1)
+    assert products[:, :10].mean() > products[:, 10:].mean()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "PQ9", "IVF64,PQ48x4fs", "OPQ8_64,IVF256_HNSW32,PQ8", "PCA64,HNSW32"])
+def test_a_factory_is_known_without_the_dimension(factory):
+    index.check_factory(factory, None)
+
+
+def test_a_factory_that_is_none_is_refused_without_the_dimension():
+    for factory in ("Nonsense", "HNSW32,PQ8"):
+        with pytest.raises(UserError, match=r"^search\.index: "):
+            index.check_factory(factory, None)
+    with pytest.raises(UserError, match="for 36 dimensions"):
+        index.check_factory("PQ7", 36)

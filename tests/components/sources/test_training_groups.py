@@ -201,6 +201,13 @@ def test_sentence_transformers_trains_on_what_is_written(tmp_path: Path, retriev
     assert float(DistillKLDivLoss(model)(features, batch["label"]).detach()) > 0
 
 
+def test_a_scored_group_without_negatives_keeps_its_positive(tmp_path: Path) -> None:
+    """Its score was compared with the least label of a relevant text."""
+    alone = GROUPS[1]._replace(doc_ids=["2"], documents=GROUPS[1].documents[:1], targets=[1.0], teacher=[0.25])
+    path = sentence_transformers.write_groups([alone], tmp_path, "train")
+    assert offered(read(tmp_path, "sentence_transformers", path.name)) == [("hills?", [ROME], [1.0], [0.25])]
+
+
 def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
     short = GROUPS[1]._replace(doc_ids=["2"], documents=GROUPS[1].documents[:1], targets=[1.0], teacher=[3.0])
     with pytest.raises(UserError, match="groups with different numbers of negatives"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +144,24 @@ def test_a_mistake_names_the_size(beir: Path, encoder: Path, tmp_path: Path) -> 
     place = tiny.place(tmp_path, tree(beir, encoder, sizes={"small": {"vectors": "int4"}}))
     with pytest.raises(UserError, match=r"sizes\.small\.vectors: .*got 'int4'"):
         experiments.read(place.config, [], place.runs)
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        (["sizes={a: {dimensions: 33}}"], "dimensions: 33: the retriever's vectors have 32; accepted: at most these"),
+        (["retriever.truncate=9", "sizes={a: {dimensions: 20}}", "train.losses.0.dimensions=null"],
+         "dimensions: 20: the retriever's vectors have 9; accepted"),
+        (["sizes={a: {index: PQ7}}"], "search.index: FAISS cannot make 'PQ7' for 32 dimensions"),
+        (["sizes={a: {index: 'HNSW8,PQ8'}}"], "search.index: 'HNSW8,PQ8': FAISS ranks by distance with it"),
+        (["search.index=nonsense"], "search.index: FAISS cannot make 'nonsense'"),
+        (["train.losses.0.dimensions=[64, 8]"],
+         "retriever: losses: dimensions: 64: the retriever's vectors have 32; accepted: at most these"),
+    ],
+)  # fmt: skip
+def test_what_cannot_fit_the_vectors_is_known_before_anything_runs(
+    beir: Path, encoder: Path, tmp_path: Path, sets: list[str], says: str
+) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder))
+    with pytest.raises(UserError, match=re.escape(says)):
+        experiments.read(place.config, sets, place.runs)

@@ -17,6 +17,7 @@ from tests.support.steps import Options, chain
 from tests.support.toy import CROSS_ENTROPY
 from workflows.steps.mine import MineConfig, Sampler, mine
 from workflows.steps.train import train
+from workflows.store import dag
 from workflows.store.dag import Description, Step, canonical, graph, relabelled, step
 
 # Identity
@@ -74,6 +75,17 @@ def test_a_version_is_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> N
     unmarked = step("newer", steps.newer, text="a").name
     monkeypatch.delattr(steps.newer, "description")
     assert step("newer", steps.newer, text="a").name == unmarked
+
+
+def test_an_objectives_version_is_part_of_its_trainings_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of that objective alone: a training of another stays where it is."""
+    given = Description(modules=("text",))
+    monkeypatch.setattr(steps.newer, "description", given)
+    before = {name: step("newer", steps.newer, text=name).name for name in ("ict", "retriever")}
+    monkeypatch.setattr(dag, "declared", lambda objective, name: {"ict": 3}.get(objective))
+    after = {name: step("newer", steps.newer, text=name).name for name in before}
+    assert after["ict"] != before["ict"]
+    assert after["retriever"] == before["retriever"]
 
 
 def test_of_a_description_only_the_version_is_identity(monkeypatch: pytest.MonkeyPatch) -> None:
