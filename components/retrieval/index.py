@@ -61,12 +61,10 @@ def check(index: Any, factory: str) -> None:
         raise UserError(f"search.index: {factory!r}: row i of an index is document i here; accepted: without IDMap")
 
 
-def check_factory(factory: str, dimension: int | None) -> None:
-    """UserError where no index can be made by a factory string for vectors of a dimension; None where that is not
-    known, and something is to fit."""
-    codes = [int(number) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)] or [1]
-    whole = math.lcm(*(max(1, code) for code in codes))
-    create(factory, dimension or whole * -(-ANY_DIMENSION // whole))
+def check_factory(factory: str) -> None:
+    """UserError where a factory string makes no index, whatever the dimension."""
+    parts = math.lcm(*(max(1, int(number)) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)))
+    create(factory, parts * -(-ANY_DIMENSION // parts))
 
 
 def build(

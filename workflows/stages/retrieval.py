@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from components.config import UserError
 from components.retrieval.fusion import FusionConfig
 from components.retrieval.smaller import Kind
 from workflows.stages.collection import Collection, Model
@@ -15,7 +14,7 @@ from workflows.steps.fit_fusion import fit_fusion
 from workflows.steps.fuse import fuse
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import SearchConfig, candidates, check_index, faiss_index, search
+from workflows.steps.search import SearchConfig, candidates, faiss_index, search
 from workflows.steps.smaller import rescore, smaller_vectors
 from workflows.store.dag import Step, step
 
@@ -75,15 +74,10 @@ class Retrieval:
     def searching(self, search: SearchConfig, size: str = "") -> "Retrieval":
         """The same encoded vectors searched in another way; nothing is encoded anew."""
         own, dimensions = replace(self, search=search, index=None, size=size), self.model.dimensions
-        if search.dimensions is not None and dimensions is not None and search.dimensions > dimensions:
-            raise ValueError(f"dimensions: {search.dimensions}: the retriever's vectors have {dimensions}; accepted: "
-                             "at most these")  # fmt: skip
+        if dimensions is not None and (wrong := search.unfit(dimensions)):
+            raise ValueError(f"search: {wrong}")
         if search.index is None:
             return own
-        try:
-            check_index(search.index, search.dimensions or dimensions)
-        except UserError as error:
-            raise ValueError(str(error)) from None  # whoever builds the graph knows the file
         index = step(
             f"{own._name} index", faiss_index, vectors=own.searched, factory=search.index,
             ef_construction=search.ef_construction,

@@ -81,6 +81,16 @@ class SearchConfig(Config):
             update={"dimensions": None, "vectors": "encoded", "rescore": None, "rescore_by": "encoded"}
         )
 
+    def unfit(self, dimensions: int) -> str:
+        """What does not fit vectors of so many dimensions, as far as that is known without FAISS; empty where all
+        does."""
+        if self.dimensions is not None and self.dimensions > dimensions:
+            return f"dimensions: {self.dimensions}: the retriever's vectors have {dimensions}; accepted: at most these"
+        left, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ(\d+)", self.index or "")
+        if parts is not None and left % int(parts[1]):
+            return f"index: {self.index}: {left} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
+        return ""
+
     @model_validator(mode="after")
     def _has_vectors(self) -> Self:
         if self.index is not None and self.vectors != "encoded":
@@ -183,14 +193,14 @@ def _cost(
     )  # fmt: skip
 
 
-def check_index(factory: str, dimensions: int | None) -> None:
-    """UserError where no index can be made by a factory string for vectors of so many dimensions, or None."""
+def _refuses_index(factory: str) -> None:
+    """A factory string that FAISS does not know, or that makes no ranking by inner products."""
     from components.retrieval import index  # heavy
 
-    index.check_factory(factory, dimensions)
+    index.check_factory(factory)
 
 
-@Description(part="search", droppable=(INDEX,), cost=_index_cost)
+@Description(part="search", droppable=(INDEX,), cost=_index_cost, refuses=_refuses_index)
 def faiss_index(
     out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
 ) -> dict[str, Any]:  # fmt: skip

@@ -173,12 +173,10 @@ def test_what_is_near_is_ranked_first(vectors, tmp_path, factory):
 
 @pytest.mark.parametrize("factory", ["Flat", "PQ9", "IVF64,PQ48x4fs", "OPQ8_64,IVF256_HNSW32,PQ8", "PCA64,HNSW32"])
 def test_a_factory_is_known_without_the_dimension(factory):
-    index.check_factory(factory, None)
+    index.check_factory(factory)
 
 
 def test_a_factory_that_is_none_is_refused_without_the_dimension():
     for factory in ("Nonsense", "HNSW32,PQ8"):
         with pytest.raises(UserError, match=r"^search\.index: "):
-            index.check_factory(factory, None)
-    with pytest.raises(UserError, match="for 36 dimensions"):
-        index.check_factory("PQ7", 36)
+            index.check_factory(factory)

@@ -152,9 +152,8 @@ def test_a_mistake_names_the_size(beir: Path, encoder: Path, tmp_path: Path) -> 
         (["sizes={a: {dimensions: 33}}"], "dimensions: 33: the retriever's vectors have 32; accepted: at most these"),
         (["retriever.truncate=9", "sizes={a: {dimensions: 20}}", "train.losses.0.dimensions=null"],
          "dimensions: 20: the retriever's vectors have 9; accepted"),
-        (["sizes={a: {index: PQ7}}"], "search.index: FAISS cannot make 'PQ7' for 32 dimensions"),
-        (["sizes={a: {index: 'HNSW8,PQ8'}}"], "search.index: 'HNSW8,PQ8': FAISS ranks by distance with it"),
-        (["search.index=nonsense"], "search.index: FAISS cannot make 'nonsense'"),
+        (["sizes={a: {index: PQ7}}"], "search: index: PQ7: 32 dimensions cannot be cut into 7 equal parts"),
+        (["search.index='IVF8,PQ9'"], "search: index: IVF8,PQ9: 32 dimensions cannot be cut into 9 equal parts"),
         (["train.losses.0.dimensions=[64, 8]"],
          "retriever: losses: dimensions: 64: the retriever's vectors have 32; accepted: at most these"),
     ],
@@ -165,3 +164,13 @@ def test_what_cannot_fit_the_vectors_is_known_before_anything_runs(
     place = tiny.place(tmp_path, tree(beir, encoder))
     with pytest.raises(UserError, match=re.escape(says)):
         experiments.read(place.config, sets, place.runs)
+
+
+def test_an_index_that_faiss_cannot_make_is_refused_first(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said
+) -> None:
+    for factory, says in {"nonsense": "cannot make 'nonsense'", "HNSW8,PQ8": "ranks by distance with it"}.items():
+        place = tiny.place(tmp_path / factory, tree(beir, encoder, sizes={"a": {"index": factory}}))
+        assert place("run") == 2
+        assert re.search(rf"retriever, a index: search\.index: .*{says}", said()[1])
+        assert not place.store.exists()
