@@ -72,6 +72,7 @@ from workflows.commands import (
     verify,
 )
 from workflows.program import program, without_passwords
+from workflows.store import s3
 from workflows.store.dag import StepFailed
 from workflows.store.needed import NotMade, remade
 
@@ -117,6 +118,9 @@ def command() -> int:
 
 def main(words: list[str] | None = None) -> int:
     """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C, 143 for SIGTERM."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who called, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if not (sys.argv[1:] if words is None else words):
         print(GUIDE.format(program=program()) + parser().format_help(), end="")
         return 0
@@ -174,6 +178,7 @@ def main(words: list[str] | None = None) -> int:
 def _disks(arguments: argparse.Namespace) -> str:
     """Where a disk may be at fault that an error does not name."""
     places = [str(place) for key in ("store", "runs") if (place := getattr(arguments, key, None)) is not None]
+    places = [str(s3.local_path(place)) if "://" in place else place for place in places]  # this machine's part of it
     return f"{' or '.join(places)}: " if places else ""
 
 

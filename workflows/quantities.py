@@ -30,5 +30,6 @@ def about(seconds: float) -> str:
     if seconds < 5400:
         return f"about {round(seconds / 60)} min"
     if seconds < 48 * 3600:
-        return f"about {int(seconds) // 3600} h {round(seconds % 3600 / 600) * 10 % 60:02} min"
+        tens = round(seconds / 600)
+        return f"about {tens // 6} h {tens % 6 * 10:02} min"
     return f"about {seconds / 86400:.1f} days"

@@ -19,6 +19,7 @@ def test_durations_and_sizes() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(1, "about 1 s"), (42, "about 40 s"), (100, "about 2 min"), (720, "about 12 min"), (12_000, "about 3 h 20 min"),
+     (6_800, "about 1 h 50 min"), (6_950, "about 2 h 00 min"), (14_399, "about 4 h 00 min"),
      (864_000, "about 10.0 days")],
 )  # fmt: skip
 def test_times_in_words(seconds: float, words: str) -> None:

@@ -134,12 +134,14 @@ def store_root(arguments: argparse.Namespace) -> str:
     return str(arguments.store or os.environ.get("SPARRING_STORE") or _linked_store(arguments) or "store")
 
 
-def _linked_store(arguments: argparse.Namespace) -> Path | None:
+def _linked_store(arguments: argparse.Namespace) -> Path | str | None:
     """The store of a run whose folder stands in a config's place, where that is another than the folder `store`."""
     folder = getattr(arguments, "config", None)
     links = (path for path in sorted(folder.iterdir()) if path.is_symlink()) if folder and folder.is_dir() else ()
     place = next((link.resolve().parent for link in links), None)
-    return None if place is None or place == Path("store").resolve() or s3.is_cached(place) else place
+    if place is None or place == Path("store").resolve():
+        return None
+    return s3.url(place) if s3.is_cached(place) else place
 
 
 def check_places(arguments: argparse.Namespace, experiment: Experiment, store: Store, waiting: Iterable[Step]) -> None:

@@ -84,7 +84,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         seconds = time.monotonic() - started
         print(where(steps, seconds))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
-            print(f"      {how_far_off(expected.total, seconds)}")
+            print(f"      {how_far_off(expected.whole, seconds)}")
     search = _search(arguments, metrics, ranks=experiment.outcome.ranker is not None)
     print(f"\nreport: {folder.page}\ntry:    {search}")
 

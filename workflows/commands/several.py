@@ -76,9 +76,9 @@ class Ends:
         except NoSmallScale as error:
             self.lines.append(f"left out      {path}: {error.why}")
             print(self.lines[-1])
-        except (StepFailed, UserError) as error:
-            self.failed += isinstance(error, StepFailed)
+        except (StepFailed, UserError, OSError) as error:
             self.mistaken += isinstance(error, UserError)
+            self.failed += not isinstance(error, UserError)
             self.lines.append(f"failed        {path}: {error}")
             print(self.lines[-1])
         else:

@@ -104,11 +104,11 @@ def _set(experiment: Experiment, other: Path) -> str:
 
 def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
     """The whole run's time left, by what was estimated of it and what finished steps took; empty where nothing was."""
-    estimated = read_estimate(experiment.run)
+    estimated, at_once = read_estimate(experiment.run)
     held = store.holders(waiting)
     if not estimated or not held:
         return ""
-    forecast = Forecast(estimated)
+    forecast = Forecast(estimated, at_once=at_once)
     unfinished = {node.name for node in waiting}
     for node in graph(experiment.wanted):
         if node.name in estimated and node.name not in unfinished and (record := store.record(node)) is not None:

@@ -1,5 +1,6 @@
 """What a run runs on: the cluster profile (`cluster/*.yaml`). Never changes a result."""
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Literal, Self
@@ -17,13 +18,22 @@ SPARE_CPUS = 2
 tasks."""
 
 
+TRACKERS = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
+"""The packages of `track`."""
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
 class Pool(Config):
     """The workers among which the shards of one step are divided."""
 
     workers: int | None = Field(None, ge=1)
     """How many at once. Null is one per core, or one per GPU in steps that use GPUs. Of `train` null is as many GPUs as
     divide the batch evenly, and 1 on CPUs."""
-    threads: int = Field(1, ge=0)
+    threads: int = Field(1, ge=1)
     """Threads of each worker."""
     gpus: float = Field(1, gt=0, le=1)
     """In steps that use GPUs, the part of a GPU that each worker has: with 0.5 two share one. Of `train` a part only
@@ -33,6 +43,8 @@ class Pool(Config):
 class TrainPool(Pool):
     """Ray Train's workers, and what they hold. None of it changes a result."""
 
+    threads: int = Field(1, ge=0)
+    """Threads of each worker; 0 for as many as the machine's cores are enough for."""
     shard: bool = False
     """For models larger than one GPU: each worker holds a part of every layer, of its gradient and of its moments, and
     gathers a layer when it is used (FSDP2). What is outside of the layers, such as token embeddings, is whole on
@@ -174,13 +186,23 @@ class Cluster(Config):
             raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
 
     def check(self) -> None:
-        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever."""
+        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever; and for
+        trackers that are not installed."""
+        self.check_track()
         if self.mode == "inline":
             if self.device == "cuda":
                 self.cuda()
             return
         here = Resources(cores()) if self.device == "cpu" and not self.address else self.resources()  # asks no Ray
         self.check_asked(here, self.machine_cores())
+
+    def check_track(self) -> None:
+        """UserError for one of `track` that is not installed."""
+        for kind in self.track:
+            if not is_installed(TRACKERS[kind]):
+                raise UserError(
+                    f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
+                )
 
     def check_asked(self, there: Resources, most_cores: int) -> None:
         """UserError where the pools ask for more than these processors, or threads than the largest machine's cores."""

@@ -35,6 +35,8 @@ SETTINGS = {
     # Ray's C++ code logs for users what also comes as a clearer exception, such as that a process died.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A thread that still asks Ray when this process leaves it would join, or look for, another cluster.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     # Without a bound, Ray retries a task that its memory monitor has killed for ever.
     "RAY_task_oom_retries": "3",
 }
@@ -192,6 +194,10 @@ def node_name() -> str:
 def stop_ray() -> None:
     """Leave Ray, if this process has started or joined it."""
     if "ray" in sys.modules:
+        import logging
+
         import ray
 
+        for name in ("ray", "ray.data"):  # what threads that are still at work say of it explains nothing
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         ray.shutdown()

@@ -8,6 +8,7 @@ from pathlib import Path
 from workflows.distributed.cluster import Cluster, cores
 from workflows.distributed.resources import Resources
 from workflows.distributed.session import ray_session
+from workflows.store import s3
 from workflows.store.cost import Pool
 
 GB = 1e9
@@ -116,8 +117,8 @@ def available_memory() -> float:
 
 
 def free(store: Path) -> float:
-    """Bytes that are free where a store lies or will lie; infinite for one on an object store."""
-    if "://" in str(store) or str(store).startswith("s3:"):
+    """Bytes that are free where a store lies or will lie; infinite for one on S3, whose cache holds parts."""
+    if s3.is_cached(store):
         return float("inf")
     there = next(folder for folder in (store, *store.parents) if folder.exists())
     return float(shutil.disk_usage(there).free)

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from components.files import write_json
 from workflows.distributed.cluster import Cluster
@@ -27,10 +28,10 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
     else by rates that take no trial. None where nothing waits, or nothing is known."""
     if not waiting:
         return None
-    seconds = _kept(experiment.run, cluster, waiting)
-    if seconds is not None:
-        total = sum(seconds.values())
-        print(f"estimate: {about(total)} for {len(waiting)} steps (plan --estimate)", file=sys.stderr)
+    kept = _kept(experiment.run, cluster, waiting)
+    if kept is not None:
+        seconds, whole = kept
+        print(f"estimate: {about(whole)} for {len(waiting)} steps (plan --estimate)", file=sys.stderr)
     else:
         here = site(cluster, store.root)
         try:
@@ -39,7 +40,7 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
         except Exception as error:  # whatever it is, it must not keep a run from beginning
             print(f"estimate: none ({type(error).__name__}: {error})", file=sys.stderr)
             return None
-        seconds = {row.node.name: row.seconds for row in found.waiting}
+        seconds, whole = {row.node.name: row.seconds for row in found.waiting}, found.seconds
         rough = "a rough guess; `plan --estimate` tries a few batches"
         unknown = f", without {len(found.unknown)} steps of unknown cost" if found.unknown else ""
         money = found.money(found.seconds)
@@ -50,8 +51,8 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
             print(f"estimate: may not fit: {problem}", file=sys.stderr)
         for warning in found.warnings:
             print(f"estimate: slow: {warning}", file=sys.stderr)
-        write_estimate(experiment.run, cluster, seconds, tried=False)
-    return Forecast(seconds, at_once=cluster.parallel_steps)
+        write_estimate(experiment.run, cluster, seconds, whole, tried=False)
+    return Forecast(seconds, at_once=cluster.parallel_steps, whole=whole)
 
 
 def how_far_off(estimated: float, took: float) -> str:
@@ -61,28 +62,37 @@ def how_far_off(estimated: float, took: float) -> str:
     return f"estimated {estimated:,.0f} s, took {took:,.0f} s: {word}"
 
 
-def write_estimate(run: Path, cluster: Cluster, seconds: Mapping[str, float], *, tried: bool = True) -> None:
-    """Keep the seconds of steps, by their artifacts' names, with the machine and the profile that they hold for."""
+def write_estimate(
+    run: Path, cluster: Cluster, seconds: Mapping[str, float], whole: float, *, tried: bool = True
+) -> None:
+    """Keep the seconds of steps, by their artifacts' names, and of the whole run, with the machine and the profile that
+    they hold for."""
     run.mkdir(parents=True, exist_ok=True)
-    kept = {"host": socket.gethostname(), "cluster": cluster.model_dump(mode="json"), "tried": tried}
+    kept = {"host": socket.gethostname(), "cluster": cluster.model_dump(mode="json"), "tried": tried, "whole": whole}
     write_json(run / ESTIMATE, {**kept, "seconds": {name: round(value, 2) for name, value in seconds.items()}})
 
 
-def read_estimate(run: Path) -> dict[str, float]:
-    """The seconds in a run's folder; empty where there are none."""
-    try:
-        seconds: dict[str, float] = json.loads((run / ESTIMATE).read_text())["seconds"]
-    except (FileNotFoundError, json.JSONDecodeError):
-        return {}
-    return seconds
+def read_estimate(run: Path) -> tuple[dict[str, float], int]:
+    """The seconds in a run's folder, empty where there are none, and how many steps run at once."""
+    kept = _read(run)
+    return ({}, 1) if kept is None else (kept["seconds"], kept["cluster"]["parallel_steps"])
 
 
-def _kept(run: Path, cluster: Cluster, waiting: list[Step]) -> dict[str, float] | None:
-    """The seconds of the waiting steps, if models were tried for all of them on this machine with this profile."""
+def _read(run: Path) -> Any:
     try:
-        kept = json.loads((run / ESTIMATE).read_text())
+        return json.loads((run / ESTIMATE).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _kept(run: Path, cluster: Cluster, waiting: list[Step]) -> tuple[dict[str, float], float] | None:
+    """The seconds of the waiting steps and of the run, if models were tried for all of them on this machine with this
+    profile. Of a part of the steps the run takes that part of the time."""
+    if (kept := _read(run)) is None:
         return None
     here = (kept["host"], kept["cluster"]) == (socket.gethostname(), cluster.model_dump(mode="json"))
     seconds = {node.name: kept["seconds"][node.name] for node in waiting if node.name in kept["seconds"]}
-    return seconds if kept["tried"] and here and len(seconds) == len(waiting) else None
+    if not (kept["tried"] and here and len(seconds) == len(waiting)):
+        return None
+    total = sum(kept["seconds"].values())
+    return seconds, kept.get("whole", total) * (sum(seconds.values()) / total if total else 1.0)

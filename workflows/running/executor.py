@@ -20,7 +20,7 @@ from components.files import remove_leftovers
 from components.sources.base import Source, sought
 from components.yaml_files import yaml_line
 from workflows.program import without_passwords
-from workflows.store import attempts
+from workflows.store import attempts, s3
 from workflows.store.code_version import code_version
 from workflows.store.dag import Step, StepFailed, canonical, foreign_code, mapped
 from workflows.store.needed import NotMade, damage, remade
@@ -74,7 +74,8 @@ def execute(
             lines = [line for line in str(error).strip().splitlines() if not line.startswith("\tat ")]  # Java's calls
             reason = lines or [type(error).__name__]
             full = os.strerror(errno.ENOSPC) in reason[-1]
-            advice = "; free some, or use another disk (--store PLACE)" if full else ""
+            disk = "cache ($SPARRING_CACHE)" if s3.is_cached(out) else "disk (--store PLACE)"
+            advice = f"; free some, or use another {disk}" if full else ""
             try:
                 (out / FAILURE).write_text(without_passwords(traceback.format_exc()))
                 place = str(out / FAILURE)

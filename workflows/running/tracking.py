@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from components.charts.line_chart import charts
-from components.config import UserError
 from components.files import remove, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.program import without_passwords
@@ -30,7 +29,6 @@ from workflows.store.store import Store
 STATE, TENSORBOARD = "tracked.json", "tensorboard"
 POLL_SECONDS = 2.0
 """How often the files of a running step are read."""
-PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
 
 Values = dict[str, float]
 
@@ -49,11 +47,6 @@ class Tracker:
     """The cluster profile's sinks for one run. They are opened when there is something to send."""
 
     def __init__(self, run: Path, kinds: list[str], identity: str) -> None:
-        for kind in kinds:
-            if not is_installed(PACKAGES[kind]):
-                raise UserError(
-                    f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
-                )
         self._run, self._kinds, self._identity = run, kinds, identity
         self._lock = threading.Lock()
         self._sinks: list[Sink] | None = None
@@ -141,11 +134,6 @@ class Tracker:
             sink.close()
 
 
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
-
-
 def metric_name(name: str) -> str:
     """A name in characters that TensorBoard and MLflow accept: `RR@10` becomes `RR_10`."""
     return re.sub(r"[^\w\-./:]+", "_", name).strip("_")
@@ -157,6 +145,7 @@ def open_tracker(run: Path, cluster: Cluster, identity: str) -> Iterator[Tracker
 
     `identity` says which experiment runs: after another one in the same folder, sinks begin anew.
     """
+    cluster.check_track()
     tracker = Tracker(run, list(cluster.track), identity)
     try:
         yield tracker

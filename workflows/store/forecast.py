@@ -19,9 +19,13 @@ FIRST = 3
 class Forecast:
     """Seconds that are left, by the names of artifacts."""
 
-    def __init__(self, estimated: Mapping[str, float], *, at_once: int = 1) -> None:
+    def __init__(
+        self, estimated: Mapping[str, float], *, at_once: int = 1, whole: float | None = None
+    ) -> None:
         self.total = sum(estimated.values())
         """Seconds of all steps, as estimated before the run."""
+        self.whole = self.total if whole is None else whole
+        """Seconds of the run: less, where steps run at once."""
         self._left = dict(estimated)
         self._at_once = at_once
         self._estimated = self._took = PRIOR * self.total

@@ -23,10 +23,12 @@ RENEW_SECONDS, EXPIRE_SECONDS = 10.0, 60.0
 
 
 def read_leases(root: Path) -> dict[str, Any]:
-    """The contents of the leases in a store that have not expired, by the artifact's name."""
+    """The contents of the leases in a store that have not expired, by the artifact's name and by S3's clock: those of
+    two machines differ."""
     folder = root / LEASES
-    contents = s3.read_json([folder / name for name in s3.names(folder)])
-    return {path.name: lease for path, lease in contents.items() if time.time() - lease["time"] < EXPIRE_SECONDS}
+    ages = s3.ages(folder)
+    contents = s3.read_json([folder / name for name, age in ages.items() if age < EXPIRE_SECONDS])
+    return {path.name: lease for path, lease in contents.items()}
 
 
 def lease_path(out: Path) -> Path:

@@ -9,12 +9,15 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from components.config import UserError
 from components.files import parsed
+from workflows.store.dag import StepFailed
 
 SCHEME = "s3:"
 MAX_REQUESTS = 8
@@ -42,7 +45,10 @@ def local_path(where: str | Path) -> Path:
         if parts.scheme != "s3" or not re.fullmatch(BUCKET, parts.netloc):
             asked = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
             raise UserError(f"--store {where}: {ACCEPTED}{asked}")
-        return cache.joinpath(SCHEME, parts.netloc, *(part for part in parts.path.split("/") if part))
+        prefix = [part for part in parts.path.split("/") if part]
+        if ".." in prefix:
+            raise UserError(f"--store {where}: a prefix without `..`; {ACCEPTED}")
+        return cache.joinpath(SCHEME, parts.netloc, *prefix)
     path = Path(where).absolute()
     return cache.joinpath(SCHEME, object_path(path)) if is_cached(path) else path
 
@@ -79,6 +85,22 @@ def file_system() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
+def _answered(function: Callable[..., R]) -> Callable[..., R]:
+    """A function that asks S3: StepFailed, in one line, where it does not answer as it should. What is not there, and a
+    file of ours that is damaged, is its own error."""
+
+    @wraps(function)
+    def asking(*given: Any, **more: Any) -> R:
+        try:
+            return function(*given, **more)
+        except (FileNotFoundError, UserError, StepFailed):
+            raise
+        except Exception as error:  # botocore's, aiohttp's, and s3fs's own
+            raise StepFailed(f"S3 does not answer as it should: {first_line(error)}") from error
+
+    return asking
+
+
 def check_access(path: Path) -> None:
     """UserError if a path is in a cache of S3 and its bucket cannot be used."""
     if not is_cached(path):
@@ -107,12 +129,25 @@ def ray_storage(path: Path) -> dict[str, Any]:
     return {"storage_path": object_path(path), "storage_filesystem": PyFileSystem(FSSpecHandler(file_system()))}
 
 
+@_answered
 def listing(folder: Path) -> Listing:
     """All objects below a folder, by their paths relative to it."""
     prefix = object_path(folder)
     return {name.removeprefix(f"{prefix}/"): about for name, about in file_system().find(prefix, detail=True).items()}
 
 
+@_answered
+def ages(folder: Path) -> dict[str, float]:
+    """Seconds since each object below a folder was written, by S3's own clock."""
+    written = {name: about["LastModified"] for name, about in listing(folder).items()}
+    if not written:
+        return {}
+    answer = file_system().call_s3("head_bucket", Bucket=_bucket_and_key(folder)["Bucket"])
+    now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    return {name: (now - time).total_seconds() for name, time in written.items()}
+
+
+@_answered
 def names(folder: Path) -> set[str]:
     """Names of the entries of a folder."""
     try:
@@ -121,11 +156,13 @@ def names(folder: Path) -> set[str]:
         return set()
 
 
+@_answered
 def delete(folder: Path, names: Iterable[str]) -> None:
     """Delete some objects of a folder."""
     in_parallel(lambda name: file_system().rm_file(object_path(folder / name)), names)
 
 
+@_answered
 def delete_if(path: Path, etag: str) -> None:
     """Delete an object if it is still the version with this ETag."""
     try:
@@ -135,6 +172,7 @@ def delete_if(path: Path, etag: str) -> None:
             raise
 
 
+@_answered
 def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
     """The objects at those of the paths where there is one, read by one batch of requests."""
     bodies = file_system().cat([object_path(path) for path in paths], on_error="return") if paths else {}
@@ -149,6 +187,7 @@ def read_json(paths: list[Path]) -> dict[Path, Any]:
     return {path: parsed(body, path, url(path)) for path, body in read_bodies(paths).items()}
 
 
+@_answered
 def read_version(path: Path) -> tuple[str, Any] | None:
     """The ETag and the JSON of an object, or None if there is none; Damaged where it is no JSON."""
     try:
@@ -158,6 +197,7 @@ def read_version(path: Path) -> tuple[str, Any] | None:
         return None
 
 
+@_answered
 def put_json(path: Path, value: Any, **condition: str) -> str | None:
     """Write JSON by one PUT, on a condition (IfMatch, IfNoneMatch); its ETag, or None if the condition is not met."""
     body = json.dumps(value, indent=1, allow_nan=False).encode()

@@ -64,7 +64,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
     monkeypatch.setattr(store, "holders", lambda nodes: {busy.name: "process 7 on here"})
     assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
-    foreseen.write_estimate(experiment.run, Cluster(), {node.name: 60.0 for node in waiting})
+    foreseen.write_estimate(experiment.run, Cluster(), {node.name: 60.0 for node in waiting}, 60.0 * len(waiting))
     first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
     assert first == f"tiny: 0 of {whole} steps done, {whole} to run, about {whole} min left"
     with Progress(store.path(busy), 200, "texts") as counted:

@@ -304,7 +304,7 @@ def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_pa
     assert forecast is not None
     assert forecast.total > 0
     assert f"for {len(nodes)} steps" in said()[1]
-    assert set(foreseen.read_estimate(experiment.run)) == {node.name for node in nodes}
+    assert set(foreseen.read_estimate(experiment.run)[0]) == {node.name for node in nodes}
     assert main([*words, "plan", str(config), "--estimate", *cluster]) == 0
     said()
     kept = foreseen.foresee(

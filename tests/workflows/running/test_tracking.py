@@ -16,6 +16,7 @@ import yaml
 
 from tests.support import tiny
 from tests.support.tiny import Place, Said
+from workflows.distributed import cluster
 from workflows.running import tracking
 from workflows.running.tracking import STATE, Tracker, track_step
 from workflows.store.progress import Progress
@@ -248,13 +249,14 @@ def test_a_run_without_sinks_writes_no_files_for_them(beir: Path, encoder: Path,
 def test_a_sink_that_is_not_installed_is_refused_before_anything_runs(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(tracking, "is_installed", lambda _: False)
+    monkeypatch.setattr(cluster, "is_installed", lambda _: False)
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), track=[kind])
     assert place("run", "--until", "data") == 2
     assert said()[1] == (
         f"error: cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first\n"
     )
     assert not list(place.store.glob("*"))
+    assert not place.runs.exists()
 
 
 def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +280,6 @@ def test_what_mlflow_and_wandb_are_sent(tmp_path: Path, monkeypatch: pytest.Monk
         for name, returns in functions.items():
             setattr(made, name, note(f"{module}.{name}", returns))
         monkeypatch.setitem(sys.modules, module, made)
-    monkeypatch.setattr(tracking, "is_installed", lambda _: True)
     for step in (1, 2):  # the second time resumed
         tracker = Tracker(tmp_path / "demo", ["mlflow", "wandb"], "one")
         (tmp_path / "demo").mkdir(exist_ok=True)
