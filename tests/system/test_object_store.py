@@ -334,6 +334,7 @@ def test_no_record_is_written_before_its_files(
         ("gs://bucket/x", "accepted: a directory, or s3://BUCKET/PREFIX"),
         ("s3://key:word@bucket/x", "has more in it than a bucket and a prefix"),
         ("s3://nowhere/x", "there is no bucket nowhere"),
+        ("s3://bucket/../x", "a prefix without `..`; accepted: a directory"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
@@ -397,6 +398,33 @@ def test_an_expired_lease_is_taken_over(cache: Path, monkeypatch: pytest.MonkeyP
             assert list(leases.read_leases(out.parent)) == [out.name]
     assert len(waited) == 1
     assert leases.read_leases(out.parent) == {}
+
+
+def test_a_lease_lives_by_s3s_clock(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a machine which ran ahead took a driver at work for dead, and `clean --whole` removed what it made."""
+    out = s3.local_path(f"s3://{bucket.BUCKET}/clocks") / "wait-0123456789ab"
+    out.mkdir(parents=True)
+    with leases.hold_lease(out, lambda holder: None):
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 90)
+        assert list(leases.read_leases(out.parent)) == [out.name]
+        monkeypatch.setattr(leases, "EXPIRE_SECONDS", -90.0)
+        assert leases.read_leases(out.parent) == {}
+
+
+def test_an_s3_that_fails_is_one_line(place: Remote, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback of a hundred lines came of it, and several configs ended with the first."""
+
+    class Failing:
+        def call_s3(self, *words: Any, **named: Any) -> Any:
+            return {}
+
+        def __getattr__(self, name: str) -> Any:
+            raise OSError(121, "a fault")
+
+    monkeypatch.setattr(s3, "file_system", Failing)
+    assert place("plan") == 1
+    assert said()[1].splitlines()[0] == "failed: S3 does not answer as it should: [Errno 121] a fault"
 
 
 def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

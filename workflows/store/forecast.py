@@ -19,9 +19,7 @@ FIRST = 3
 class Forecast:
     """Seconds that are left, by the names of artifacts."""
 
-    def __init__(
-        self, estimated: Mapping[str, float], *, at_once: int = 1, whole: float | None = None
-    ) -> None:
+    def __init__(self, estimated: Mapping[str, float], *, at_once: int = 1, whole: float | None = None) -> None:
         self.total = sum(estimated.values())
         """Seconds of all steps, as estimated before the run."""
         self.whole = self.total if whole is None else whole

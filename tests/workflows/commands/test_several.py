@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.__main__ import main
 from workflows.commands.several import named
+from workflows.report.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,22 @@ def test_each_is_run_whatever_happens_to_others(several: Place, said: Said) -> N
     assert number[0] > 0
     assert call(several, "plan", "--set", "scale=small") == 0
     assert [line.partition(": ")[2].split()[0] for line in said()[0].splitlines()[:4:3]] == ["0", "0"]
+
+
+def test_a_disk_that_fails_one_leaves_the_others(several: Place, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = RunFolder.write_plan, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def write_plan(self: RunFolder) -> None:
+        if left:
+            raise left.pop()
+        real(self)
+
+    monkeypatch.setattr(RunFolder, "write_plan", write_plan)
+    assert call(several, "run", "--set", "scale=small") != 0
+    ends = said()[0].splitlines()[-4:]
+    assert ends[0].startswith("failed ")
+    assert "No space left on device" in ends[0]
+    assert ends[3].startswith("done ")
 
 
 def test_a_folder_without_configs_is_told(tmp_path: Path, said: Said) -> None:

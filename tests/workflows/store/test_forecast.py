@@ -51,6 +51,11 @@ def test_steps_at_once_share_the_time() -> None:
     assert forecast.left({"b": (0.0, None)}) == 60
 
 
+def test_the_whole_run_takes_less_than_its_steps_that_run_at_once() -> None:
+    assert Forecast({"a": 40.0, "b": 60.0}, at_once=2, whole=60.0).whole == 60
+    assert Forecast({"a": 40.0, "b": 60.0}).whole == 100
+
+
 def test_nothing_estimated_leaves_nothing() -> None:
     forecast = Forecast({})
     forecast.finish("a", 3.0)
