@@ -140,8 +140,9 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         # Unknown keys first: with a misspelt key, the right one is missing too.
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), _clearest(cls, mistakes))
         place = without_kinds(cls, first["loc"])
+        place = _as_written(tree, place)
         if first["type"] == "extra_forbidden":
-            place = (*without_kinds(cls, first["loc"][:-1]), first["loc"][-1])  # a key may have any name
+            place = (*_as_written(tree, without_kinds(cls, first["loc"][:-1])), first["loc"][-1])  # of any name
             accepted = fields_at(cls, first["loc"][:-1])
             below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, *below, _keys_below(cls))
@@ -149,8 +150,23 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         if first["type"] == "model_type":
             keys = fields_at(cls, first["loc"])
             first = {**first, "ctx": {"keys": f": {listing(keys[:SHOWN])}{', ...' * (len(keys) > SHOWN)}"}}
-        also = [one for one in mistakes if one["loc"] != first["loc"] and without_kinds(cls, one["loc"]) == place]
+        there = without_kinds(cls, first["loc"])
+        also = [one for one in mistakes if one["loc"] != first["loc"] and without_kinds(cls, one["loc"]) == there]
         raise UserError(f"{where}: {mistake(first, place, also=list(filter(None, map(_accepted, also))))}") from None
+
+
+def _as_written(tree: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A place without the numbers of lists that the tree does not have: a mapping may stand for a list of it."""
+    parts, node = [], tree
+    for part in place:
+        if isinstance(part, int) and isinstance(node, dict) and part not in node:
+            continue
+        parts.append(part)
+        try:
+            node = node[part]
+        except (KeyError, IndexError, TypeError):
+            node = None
+    return tuple(parts)
 
 
 def _clearest(cls: type[BaseModel], mistakes: list[Any]) -> Any:

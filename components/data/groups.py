@@ -105,8 +105,8 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
                 f"accepted: {listing(present)}, or one that is drawn from them: `data: {{..., hold_out: {{{split}: "
                 "{share: 0.1}}}`"
                 if present
-                else "nor in another split; rated pairs become queries and documents "
-                "where they have `data.positive` or more"
+                else "nor in another split; accepted: the recipe `adapt`, which trains without any, or, of rated "
+                "pairs, `data.positive`, from which on they are queries and documents"
             )
             raise UserError(f"splits: there are no queries in {split!r}; {others}")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)

@@ -74,8 +74,9 @@ class Config(StartedConfig):
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
         if self.ranker is not None and self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever)
-        for key, stage in {"retriever_2": self.retriever_2, "distilled": self.distilled}.items():
-            if stage is not None and stage.mine.negatives == 0:
+        learnt = {"retriever_2": self.retriever_2, "ranker": self.ranker, "distilled": self.distilled}
+        for key, stage in learnt.items():
+            if stage is not None and stage.mine.negatives == 0 and (key != "ranker" or stage.mine.random == 0):
                 raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
         return self
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from components.config import UserError
 from tests.support import tiny
 from tests.support.tiny import Said
 from tests.support.trainings import lines
@@ -131,6 +132,8 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.train.losses.0.over=passes", "the objective retriever accepts group, batch"),
         ("ranker.train.losses.0.over=batch", "the objective ranker accepts group, passes"),
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
+        ("pretrain.train.updates=0", "tiny.yaml: pretrain.train.updates: got 0; accepted: 1 or more"),
+        ("pretrain.train.update=3", "tiny.yaml: pretrain.train.update: unknown key; accepted: updates, "),
         ("retriever.towers=separate", "towers: separate: simlm makes one encoder for both sides; accepted: shared"),
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
         (
@@ -177,3 +180,9 @@ def test_the_generator_reads_the_retrievers_tokens(tree: dict[str, Any], tmp_pat
     config = made["start generator"].inputs["config"]
     assert (config.document_prompt, config.query_prompt) == ("lora ", "gimi ")
     assert same(made["generator"].inputs["tokens"], made["pre-training"].inputs["tokens"])
+
+
+def test_a_ranker_learns_from_some_negatives(tree: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ranker\.mine\.negatives: 0: the stage learns from mined negatives"):
+        steps(tree, tmp_path, "ranker.mine={negatives: 0}", "ranker.hardest=null")
+    steps(tree, tmp_path, "ranker.mine={negatives: 0, random: 3}", "ranker.hardest=null")
