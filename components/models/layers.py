@@ -40,13 +40,6 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
 
 
-def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes of a model in training differ."""
-    shares = (module.p if isinstance(module, nn.Dropout) else getattr(module, "attention_dropout", 0.0)
-              for module in model.modules())  # fmt: skip
-    return any(isinstance(share, float) and share > 0 for share in shares)
-
-
 def use_gradient_checkpointing(module: nn.Module) -> None:
     """Have the layers of all models inside keep their inputs alone, and run again in the backward pass with the same
     dropout (Chen et al., 2016). The gradient is the same. A model whose library does not offer it stays as it is."""

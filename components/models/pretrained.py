@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_TEXT_ENCODING_MAPPING,
@@ -149,6 +150,14 @@ def _has_decoder(source: Pretrained) -> bool:
     return type(huggingface_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Whether two passes of a model in training differ, by its modules or by what its config says."""
+    shares = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    shares += [getattr(config, name, 0.0) for config in configs for name in DROPOUTS]
+    return any(isinstance(share, float) and share > 0 for share in shares)
+
+
 def huggingface_config(source: Pretrained, folder: str = "") -> Any:
     """The Hugging Face config of a pre-trained model, of an adapter that of its base. UserError if it cannot be
     loaded."""
@@ -172,7 +181,9 @@ def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[Non
     except Damaged as error:
         raise UserError(f"model: {source.model}: {what}: {error}; accepted: a whole model") from None
     except (OSError, SafetensorError, ValueError) as error:
-        why = f"{host} cannot be reached, and it is not in the cache" if host else str(error).splitlines()[0]
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        if host and isinstance(error, OSError):
+            why = f"{host} cannot be reached, and it is not in the cache"
         raise UserError(f"model: {source.model}: {what}: {why}") from None
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -87,7 +86,7 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 def load_language_model(folder: Path, auto: Any) -> Any:
     """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
     saved = over_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
-    return saved or auto.from_pretrained(str(folder), dtype=torch.float32)
+    return saved or _whole(auto, folder)
 
 
 @_of_folder

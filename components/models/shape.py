@@ -76,12 +76,14 @@ def dimensions_of(config: Any) -> int | None:
         return config.truncate or config.projection
     try:
         folder = Path(locate_model(config.model))
-    except UserError:
+        if not folder.is_dir():
+            return None
+        modules, about = folder / "modules.json", folder / "config_sentence_transformers.json"
+        kinds = {one["type"].rpartition(".")[2] for one in read_json(modules)} if modules.is_file() else set()
+        cut = about.is_file() and read_json(about).get("truncate_dim")
+        shape = shape_of(config)
+    except (UserError, ValueError, TypeError, KeyError, AttributeError):  # damaged, which its reader says
         return None
-    modules, about = folder / "modules.json", folder / "config_sentence_transformers.json"
-    kinds = {one["type"].rpartition(".")[2] for one in read_json(modules)} if modules.is_file() else set()
-    cut = about.is_file() and read_json(about).get("truncate_dim")
-    shape = shape_of(config)
     return shape.width if shape.read and not cut and kinds <= {"Transformer", "Pooling", "Normalize"} else None
 
 

@@ -19,7 +19,7 @@ ENDS = tuple(".!?…。\uff01\uff1f\uff0e؟।")
 """Tokens that end a sentence, in Chinese, Japanese, Arabic and Hindi too: the token store has no texts."""
 SHORTEST = 4
 """Tokens of the shortest sentence: what is shorter, as between the dots of an abbreviation, belongs to the one before
-it."""
+it, or at the beginning to the one behind it."""
 CROPS = (0.05, 0.5)
 """Shares of a text that the shortest and the longest crop have."""
 
@@ -84,6 +84,8 @@ def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Gener
         if end - cuts[-1] < SHORTEST and len(cuts) > 1:
             cuts.pop()
         cuts.append(end)
+    if len(cuts) > 2 and cuts[1] < SHORTEST:
+        del cuts[1]
     chosen = int(rng.integers(len(cuts) - 1))
     start, end = cuts[chosen], cuts[chosen + 1]
     if len(cuts) == 2 or rng.random() < keep:

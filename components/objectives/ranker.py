@@ -15,7 +15,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.models.cross_encoder import CrossEncoder
-from components.models.layers import has_dropout
+from components.models.pretrained import has_dropout
 from components.scores import Scores
 from components.training.config import HardestConfig
 from components.training.group_objective import GroupObjective, PaddedGroups

@@ -7,6 +7,7 @@ must be normalised already.
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ BLOCK = 65_536
 # An index is trained on at most so many rows, or so many for each cell of an inverted file if that is more.
 SAMPLE = 65_536
 SAMPLE_PER_CELL = 64
-ANY_DIMENSION = 1024
+DIMENSIONS = 64, 384, 1024
 """About so many dimensions stand for a number that is not known."""
 # The classes of indexes that FAISS has on a GPU too.
 ON_GPU = {"IndexFlat", "IndexFlatIP", "IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexPreTransform"}
@@ -62,9 +63,14 @@ def check(index: Any, factory: str) -> None:
 
 
 def check_factory(factory: str) -> None:
-    """UserError where a factory string makes no index, whatever the dimension."""
+    """UserError where a factory string makes no index for any of some usual dimensions."""
     parts = math.lcm(*(max(1, int(number)) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)))
-    create(factory, parts * -(-ANY_DIMENSION // parts))
+    *smaller, last = (parts * -(-dimension // parts) for dimension in DIMENSIONS)
+    for dimension in smaller:
+        with suppress(UserError):
+            create(factory, dimension)
+            return
+    create(factory, last)
 
 
 def build(

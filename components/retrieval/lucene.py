@@ -25,9 +25,8 @@ from components.config import Config, Damaged, UserError, listing
 
 Language = Literal[
     "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",
-    "sv", "te", "tr", "uk", "zh",
+    "sv", "te", "th", "tr", "uk", "zh",
 ]  # fmt: skip
-"""The languages that Anserini has an analyzer for, without Thai, whose words the packaged Java cannot tell apart."""
 
 JAVA = 21
 HEAP = "1g"

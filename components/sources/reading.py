@@ -314,7 +314,7 @@ def _open(path: Path) -> IO[bytes]:
         with path.open("rb") as file:
             if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise UserError(f"{path}: UTF-16 text; accepted: UTF-8 (iconv -f UTF-16 -t UTF-8)")
-        return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+        return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
     except OSError as error:  # such as a file that may not be read
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 

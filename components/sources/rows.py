@@ -27,9 +27,9 @@ def read_rows(table: Path) -> Iterator[Item | Bad]:
     and no lists."""
     if table.is_dir():
         yield from _saved(table)
-    elif table.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+    elif table.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
         raise UserError(f"{table}: accepted: JSON lines or a JSON array, plain or .gz, or Parquet")
-    elif table.suffix == ".parquet":
+    elif table.suffix.lower() == ".parquet":
         with opened(table) as file:
             yield from (Item(*row) for row in plain_rows(file, table))
     else:

@@ -200,7 +200,7 @@ def _has(path: Path, column: str) -> bool:
 
 def kind_of(name: str) -> str:
     """The kind of a file by its name: `.csv` of `faq.csv.gz`."""
-    return Path(name.removesuffix(".gz")).suffix.lower()
+    return Path(name.lower().removesuffix(".gz")).suffix
 
 
 def read_table(

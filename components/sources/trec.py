@@ -67,7 +67,8 @@ def read_qrels(path: Path) -> pa.Table:
     header."""
     found: dict[tuple[str, str], int] = {}
     for place, words in _lines(path):
-        if place == f"{path}:1" and len(words) in (3, 4) and words[-1].isalpha() and as_relevance(words[-1]) is None:
+        named = len(words) == 3 or (len(words) == 4 and words[1].isalpha() and words[1].lower() != "q0")
+        if place == f"{path}:1" and named and words[-1].isalpha() and as_relevance(words[-1]) is None:
             continue  # a header
         if len(words) not in (3, 4):
             raise UserError(f"{place}: expected 4 columns (query 0 document relevance), got {len(words)}")

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow.parquet as pq
 
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.data.tokenizers import prompt_tokens
@@ -42,9 +43,13 @@ class DocumentObjective(Objective):
         return self.store.template.texts(self.store.documents, np.asarray([visit.row for visit in visits]), limit)
 
     def alone(self, row: int) -> np.ndarray:
-        """The tokens of a document without the prompt before it."""
+        """The tokens of a document without the prompt before it. UserError for a prompt whose end grows together with
+        what is behind it."""
         text, prompt = self.store.documents[row], self._prompts["documents"]
-        return text[len(prompt) :] if np.array_equal(text[: len(prompt)], prompt) else text
+        if not np.array_equal(text[: len(prompt)], prompt):
+            raise UserError("document_prompt: its end and a text's beginning become one token, and parts of a text "
+                            "cannot have it; accepted: a prompt that ends in a space")  # fmt: skip
+        return text[len(prompt) :]
 
     def prompted(self, text: np.ndarray, side: Literal["queries", "documents"]) -> np.ndarray:
         """The tokens of a part of a document behind the prompt of a side."""

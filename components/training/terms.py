@@ -52,10 +52,12 @@ class LossTerm(FunctionRef):
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
 
     def lacks(self, *, taught: bool) -> str:
-        """What the loss says of scores over its view, where it asks for others that are not there; empty where it does
-        not. `taught` is whether groups have a teacher's scores."""
-        asks = self.over != "batch" and calls(self.function, "joined")
-        if not asks and not (self.over == "group" and not taught and calls(self.function, "teacher")):
+        """What one of our losses says of scores over a group or of two passes, where it asks for others that are not
+        there; empty where it does not. `taught` is whether groups have a teacher's scores."""
+        if self.over not in ("group", "passes") or not self.function.startswith("components.losses."):
+            return ""  # of others nobody knows what they are given, and take
+        missing = ["joined", *(["teacher"] if self.over == "group" and not taught else [])]
+        if not any(calls(self.function, name) for name in missing):
             return ""  # so no torch is imported for a usual one
         import torch
 

@@ -115,20 +115,29 @@ def _beside(experiment: Experiment) -> Iterator[Experiment]:
                 yield other
 
 
+def _tables_beside(experiment: Experiment) -> Iterator[TrialTable]:
+    """The trials of the other tunings in the folder of runs."""
+    for run in sorted(experiment.run.parent.glob("*")):
+        if run != experiment.run and (table := TrialTable.read(run)) is not None:
+            yield table
+
+
 def _names(experiment: Experiment) -> set[str]:
     return {node.name for node in graph(experiment.wanted)}
 
 
-def _of_trials(arguments: argparse.Namespace, experiment: Experiment) -> Iterator[Step]:
-    """What the trials were measured by, where the experiment was tuned as its config now says."""
+def _of_trials(arguments: argparse.Namespace, experiment: Experiment) -> list[Step]:
+    """What the trials were measured by, where the experiment was tuned as its config now says; else none, as of a
+    section `tune` that has a mistake now."""
     table = TrialTable.read(experiment.run)
     if table is None or "tune" not in experiments.tree_of(arguments.config, arguments.assignments):
-        return
-    tuned = read_tuning(arguments)
-    if table.identity == tuned.identity:
-        for trial in table.trials:
-            for steps in tuned.measure_steps(tuned.experiment(trial.point)):
-                yield from steps
+        return []
+    with suppress(UserError):
+        tuned = read_tuning(arguments, to_run=False)
+        if table.identity == tuned.identity:
+            measured = [tuned.measure_steps(tuned.experiment(trial.point)) for trial in table.trials]
+            return [step for trial in measured for steps in trial for step in steps]
+    return []
 
 
 def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
@@ -146,6 +155,7 @@ def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) ->
             "place, which removes what the run has"
         )
     used = {name for other in beside for name in _names(other)}
+    used |= {name for table in _tables_beside(experiment) for trial in table.trials for name in trial.artifacts}
     started = store.started(nodes)
     for node in nodes:
         if node.name in started and node.name not in used:

@@ -70,6 +70,7 @@ def call(arguments: argparse.Namespace) -> None:
         return
     if profile is not None:
         profile.check()
+        profile.check_track()
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")

@@ -57,6 +57,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         check_present(waiting)
         joins = cluster.mode == "ray" and cluster.address
         nodes.check_nodes(cluster, store.root) if joins else cluster.check()
+    cluster.check_track()
     folder = RunFolder(experiment, store)
     folder.write_plan()
     if waiting and experiment.defaults:

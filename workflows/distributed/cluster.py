@@ -186,9 +186,7 @@ class Cluster(Config):
             raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
 
     def check(self) -> None:
-        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever; and for
-        trackers that are not installed."""
-        self.check_track()
+        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever."""
         if self.mode == "inline":
             if self.device == "cuda":
                 self.cuda()

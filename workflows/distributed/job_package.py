@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from components.config import UserError
-from components.yaml_files import read_based
+from components.yaml_files import override, read_based
 from workflows import ROOT
 from workflows.distributed import session
 from workflows.distributed.cluster import Cluster
@@ -72,12 +72,15 @@ def _check_assignments(assignments: Sequence[str], where: str) -> None:
     """UserError for one that names the file of an experiment which is not of the repository: a file that the key itself
     names is sent, and the key says so there."""
     for assignment in assignments:
-        key, _, value = assignment.partition("=")
-        file = located(Path(value.strip())).resolve()
-        if key.strip() in EXPERIMENT_KEYS and value.strip() != "null" and not file.is_relative_to(ROOT):
+        named = override({}, [assignment])
+        key = next((key for key in EXPERIMENT_KEYS if isinstance(named.get(key), str)), None)
+        if key is None:
+            continue
+        file = located(Path(named[key])).resolve()
+        if not any(file.is_relative_to(ROOT / folder) for folder in CODE):
             raise UserError(
-                f"{where}: {assignment}: the file is not sent with a job; accepted: the key {key.strip()} in the "
-                "experiment's own file, or a file of the repository"
+                f"{where}: {assignment}: the file is not sent with a job; accepted: the key {key} in the "
+                "experiment's own file, or a config of the repository"
             )
 
 

@@ -218,10 +218,11 @@ class Game:
 
     def warm_up_retriever(self, start: Model) -> Model:
         """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
+        warm = self.config.retriever.warm
         return phase(
             self.label("warm retriever"), self.collection, start,
-            rankings=self.collection.bm25, seed=[self.seed, "warm retriever"], config=self.config.retriever.warm,
-            part="warm-up",
+            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None, seed=[self.seed, "warm retriever"],
+            config=warm, part="warm-up",
         )  # fmt: skip
 
     def warm_up_ranker(self, retrieval: Retrieval) -> Model:

@@ -158,8 +158,9 @@ class Training:
         config, label, model = self.config, base_name(self.config), start
         if config.warm is not None:
             label = self.label(label)
+            rankings = self.collection.bm25 if config.warm.mine.negatives > 0 else None
             model = phase(
-                label, self.collection, start, rankings=self.collection.bm25, seed=[self.seed, "warm retriever"],
+                label, self.collection, start, rankings=rankings, seed=[self.seed, "warm retriever"],
                 config=config.warm, part="warm-up",
             )  # fmt: skip
         return refresh(label, self.collection, model, config)

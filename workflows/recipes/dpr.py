@@ -65,7 +65,7 @@ def build(config: Config) -> Outcome:
                 if training is not None:
                     retriever = phase(
                         seeded(stage, seed, config), collection, retriever,
-                        rankings=collection.bm25, seed=[seed, stage],
+                        rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
                         config=config.phase(training),
                     )  # fmt: skip
             last = refresh(seeded("retriever", seed, config), collection, retriever, config)

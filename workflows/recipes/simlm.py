@@ -153,7 +153,7 @@ class Pipeline:
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking
         retriever = phase(
-            self.label(name), self.collection, encoder, rankings=negatives,
+            self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
             seed=[self.seed, "retriever", stage], config=config,
             inputs=ScreenInputs(vectors=None if before is None else before.vectors),
         )  # fmt: skip

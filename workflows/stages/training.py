@@ -33,8 +33,6 @@ def phase(
     config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None, **own: Config,
 ) -> Model:  # fmt: skip
     """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
-    if config.mine.negatives == 0 and config.mine.positives == "judged":
-        rankings = None
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
         label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config, part=part, **own

@@ -92,7 +92,7 @@ def rank_groups(
     """
     table = read(ranks / RANKS, ANSWER_RANKS)
     of_split = query_ids_of(data, [split])
-    table = table.filter(pc.is_in(table["query_id"], value_set=of_split.combine_chunks()))
+    table = table.filter(pc.is_in(table["query_id"], value_set=of_split))
     grouped: dict[str, list[tuple[str, float]]] = {}
     values = pc.fill_null(table["rank"], max_rank).to_pylist()
     for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):

@@ -275,7 +275,7 @@ def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, sp
     ]
     table = read(expanded / expansions.FILE, EXPANSIONS)
     whole = pa.concat_tables([pa.Table.from_pylist(nothing, schema=EXPANSIONS), table])
-    place = pc.index_in(whole["query_id"], value_set=queries.combine_chunks())
+    place = pc.index_in(whole["query_id"], value_set=queries)
     order = pc.sort_indices(
         pa.table({"place": place, "number": whole["number"]}), [("place", "ascending"), ("number", "ascending")]
     )

@@ -86,7 +86,7 @@ class SearchConfig(Config):
         does."""
         if self.dimensions is not None and self.dimensions > dimensions:
             return f"dimensions: {self.dimensions}: the retriever's vectors have {dimensions}; accepted: at most these"
-        left, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ(\d+)", self.index or "")
+        left, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
         if parts is not None and left % int(parts[1]):
             return f"index: {self.index}: {left} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
         return ""

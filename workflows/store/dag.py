@@ -54,7 +54,7 @@ class Description:
     """Another number says: same inputs, other results than before. It moves the artifacts to new places."""
     modules: tuple[str, ...] = ()
     """Inputs that name an objective's module by its dotted path; a name without a dot is one of a file of this
-    repository. The `version` that such a module declares is part of the identity."""
+    repository, and the `version` that it declares is part of the identity."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
     """What models do in the step; None where no model is at work."""
     droppable: tuple[str, ...] = ()
@@ -86,7 +86,8 @@ UNDESCRIBED = Description()
 
 
 class StepFailed(Exception):
-    """A step failed, and not by a user's mistake. The message names its label and the file with the traceback."""
+    """A step, or what is done around it, failed, and not by a user's mistake. The message of a step names its label and
+    the file with the traceback."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +173,9 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         "version": description(function).version,
         "inputs": forms,
     }
-    versions = {name: declared(inputs[name], "version") for name in description(function).modules}
-    if any(versions.values()):
-        identity["versions"] = {name: number for name, number in versions.items() if number is not None}
+    ours = [name for name in description(function).modules if "." not in inputs[name]]  # of others the source counts
+    if versions := {name: number for name in ours if (number := declared(inputs[name], "version")) is not None}:
+        identity["versions"] = versions
     code = foreign_code(function, inputs)
     if code:
         identity["code"] = code

@@ -4,6 +4,7 @@ A path in the cache says which object it belongs to: `<cache>/s3:/bucket/prefix/
 All other code works with such paths, as with those of a store in a directory.
 """
 
+import errno
 import json
 import os
 import re
@@ -24,6 +25,9 @@ MAX_REQUESTS = 8
 """Requests for files that are sent at once."""
 ACCEPTED = "accepted: a directory, or s3://BUCKET/PREFIX"
 BUCKET, CALLED = r"[a-z0-9][a-z0-9.-]{2,62}", "3 to 63 of a to z, 0 to 9, dots and dashes"
+
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Errors of this machine's disk."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,18 +89,25 @@ def file_system() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
+class Unanswered(StepFailed, OSError):
+    """S3 does not answer as it should, in one line. Another attempt may find that it does."""
+
+
 def _answered(function: Callable[..., R]) -> Callable[..., R]:
-    """A function that asks S3: StepFailed, in one line, where it does not answer as it should. What is not there, and a
-    file of ours that is damaged, is its own error."""
+    """A function that asks S3: Unanswered where that fails. What is not there, and this machine's disk, is its own
+    error."""
 
     @wraps(function)
     def asking(*given: Any, **more: Any) -> R:
         try:
             return function(*given, **more)
-        except (FileNotFoundError, UserError, StepFailed):
+        except (FileNotFoundError, Unanswered):
             raise
-        except Exception as error:  # botocore's, aiohttp's, and s3fs's own
-            raise StepFailed(f"S3 does not answer as it should: {first_line(error)}") from error
+        except Exception as error:
+            theirs = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "s3fs")
+            if not theirs and (not isinstance(error, OSError) or error.errno in OF_THE_DISK):
+                raise
+            raise Unanswered(f"S3 does not answer as it should: {first_line(error)}") from error
 
     return asking
 
@@ -145,6 +156,19 @@ def ages(folder: Path) -> dict[str, float]:
     answer = file_system().call_s3("head_bucket", Bucket=_bucket_and_key(folder)["Bucket"])
     now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     return {name: (now - time).total_seconds() for name, time in written.items()}
+
+
+@_answered
+def get_file(path: Path, to: Path) -> None:
+    """Download the object of a path."""
+    file_system().get_file(object_path(path), str(to))
+
+
+@_answered
+def put_file(path: Path) -> dict[str, Any]:
+    """Upload a file; what S3 says of the object."""
+    file_system().put_file(str(path), object_path(path))
+    return dict(file_system().info(object_path(path)))
 
 
 @_answered

@@ -153,7 +153,7 @@ def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        s3.file_system().get_file(s3.object_path(path), str(temporary))
+        s3.get_file(path, temporary)
     # The listing's version, even if the object has been replaced since: then the next listing has another.
     _note_version(artifact, name, _version(path, remote[name]))
 
@@ -161,8 +161,7 @@ def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
 def _upload_file(artifact: Path, name: str) -> None:
     path = artifact / name
     before = _state(path)  # so that a write during the upload counts as a change
-    s3.file_system().put_file(str(path), s3.object_path(path))
-    _note_version(artifact, name, [_etag(s3.file_system().info(s3.object_path(path))), *before])
+    _note_version(artifact, name, [_etag(s3.put_file(path)), *before])
 
 
 def _artifact_of(path: Path) -> Path:

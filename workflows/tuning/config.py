@@ -16,7 +16,7 @@ from components.yaml_files import override
 from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.stages.results import system_names
-from workflows.store.dag import Step
+from workflows.store.dag import Step, graph
 from workflows.tuning.search_space import Point, Range, assignments
 
 
@@ -82,6 +82,11 @@ class TunedExperiment:
                 raise UserError(f"{self.path}: tune.systems: there is no {system!r}; accepted: {accepted}")
         return steps
 
+    def artifacts(self, point: Point) -> list[str]:
+        """The names of all that a point's measures stand on."""
+        steps = self.measure_steps(self.experiment(point))
+        return [node.name for node in graph(step for own in steps for step in own)]
+
     @property
     def identity(self) -> str:
         """A digest of the config, the space and the measure, whatever `trials` says."""
@@ -103,8 +108,9 @@ class TunedExperiment:
         return optuna
 
 
-def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
-    """Read the experiment and check its section `tune`; UserError where it is missing or cannot work."""
+def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedExperiment:
+    """Read the experiment and check its section `tune`; UserError where it is missing or, where it is `to_run`, cannot
+    work."""
     path = arguments.config
     tree = experiments.tree_of(path, arguments.assignments)
     if "tune" not in tree:
@@ -118,6 +124,8 @@ def read_tuning(arguments: argparse.Namespace) -> TunedExperiment:
     tree["tune"] = {"systems": system_names(experiment.outcome.systems)[-1:], **tree["tune"]}
     tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
     tuned = TunedExperiment(path, _with_splits(tree, experiment), experiment.run, tuning)
+    if not to_run:
+        return tuned
     tuned.measure_steps(experiment)
     _check_measure(path, tuning, experiment.config.evaluate)
     _check_space(tuned)

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from workflows.store.dag import StepFailed
-from workflows.tuning.config import Tuning
+from workflows.tuning.config import TunedExperiment
 from workflows.tuning.halving import halving
 from workflows.tuning.sampler import Sampler
 from workflows.tuning.trials import State, Trial, TrialTable
 
 
 def run_trials(
-    function: Callable[..., None], task: dict[str, Any], table: TrialTable, tuning: Tuning, *, draws: int,
+    function: Callable[..., None], task: dict[str, Any], table: TrialTable, tuned: TunedExperiment, *, draws: int,
     sampler: Sampler | None, concurrent: int, retries: int, on_change: Callable[[Trial], None],
 ) -> None:  # fmt: skip
     """Run the trials of the table that are not finished, and `draws` more from the sampler, so many at a time.
@@ -27,6 +27,7 @@ def run_trials(
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
+    tuning = tuned.tuning
     # ASHA compares trials with the finished ones, so it must know these first.
     finished = [trial for trial in table.trials if trial.finished and tuning.scheduler == "asha"]
     queue = [*finished, *(trial for trial in table.trials if not trial.finished)]
@@ -41,7 +42,7 @@ def run_trials(
         tune.with_resources(tune.with_parameters(function, task=task), {"CPU": 0.01}),
         tune_config=tune.TuneConfig(
             metric="value", mode=tuning.goal, scheduler=scheduler, num_samples=len(queue) + draws,
-            max_concurrent_trials=concurrent, search_alg=_searcher(table, queue, sampler), reuse_actors=True,
+            max_concurrent_trials=concurrent, search_alg=_searcher(tuned, table, queue, sampler), reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name="trials", storage_path=str(folder), verbose=0, callbacks=[_callback(table, sampler, on_change)],
@@ -60,7 +61,7 @@ def run_trials(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _searcher(table: TrialTable, queue: list[Trial], sampler: Sampler | None) -> Any:
+def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], sampler: Sampler | None) -> Any:
     """What Tune asks for the next trial: first those of the queue, then drawn ones."""
     from ray.tune.search import Searcher
 
@@ -73,7 +74,7 @@ def _searcher(table: TrialTable, queue: list[Trial], sampler: Sampler | None) ->
             if self.taken == len(queue):
                 assert sampler is not None
                 point = sampler.ask()
-                queue.append(Trial(len(table.trials), point, point))
+                queue.append(Trial(len(table.trials), point, point, artifacts=tuned.artifacts(point)))
                 table.trials.append(queue[-1])
             trial = queue[self.taken]
             self.taken += 1

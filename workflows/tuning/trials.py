@@ -34,6 +34,8 @@ class Trial:
     """How many steps it ran itself."""
     reason: str = ""
     """Why it failed."""
+    artifacts: list[str] = field(default_factory=list)
+    """The names of all that its measures stand on, which `clean` of another run keeps."""
 
     @property
     def finished(self) -> bool:

@@ -82,7 +82,7 @@ def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
         del table.trials[len(known) :]
     for number, (point, values) in enumerate(known):
         if number >= len(table.trials):
-            table.trials.append(Trial(number, point, values))
+            table.trials.append(Trial(number, point, values, artifacts=tuned.artifacts(point)))
     drawn_before = len(table.trials) - tuning.baseline
     return max(0, tuning.trials - drawn_before) if tuning.search == "optuna" else 0
 
@@ -131,7 +131,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
         monitor = Monitor(tuned, table, store, tracker)
         with monitor.watching():
             run_trials(
-                run_trial, task, table, tuning, draws=draws, sampler=sampler, concurrent=concurrent,
+                run_trial, task, table, tuned, draws=draws, sampler=sampler, concurrent=concurrent,
                 retries=cluster.retries, on_change=monitor.announce,
             )  # fmt: skip
 

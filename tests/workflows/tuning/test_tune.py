@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,23 @@ def test_a_tuning_is_removed_with_its_trials(halved: Place, tmp_path: Path, said
     assert place("clean", "--whole") == 0
     assert records(place) == {}
     assert [one["measures"] for one in trials(place)] == [one["measures"] for one in trials(halved)]
+
+
+def test_what_another_tuning_stands_on_is_kept(halved: Place, tmp_path: Path, said: Said) -> None:
+    place = halved.copy(tmp_path / "two")
+    shutil.copytree(place.runs / "tiny", place.runs / "other")
+    kept = {name for one in trials(place, "other") for name in one["artifacts"]}
+    assert place("clean", "--whole") == 0
+    assert kept >= set(records(place)) > set()
+    assert len(records(place)) == len(kept & set(records(halved)))
+
+
+def test_a_tuning_with_a_mistake_in_its_section_is_removed_all_the_same(
+    halved: Place, tmp_path: Path, said: Said
+) -> None:
+    place = halved.copy(tmp_path / "mistaken")
+    assert place("clean", "--whole", "--dry-run", "--set", "tune.search=optuna") == 0
+    assert place("clean", "--whole", "--dry-run", "--set", "tune.trials=nothing") == 0
 
 
 def test_the_page_shows_the_measure_against_each_key(halved: Place) -> None:

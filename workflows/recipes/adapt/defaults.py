@@ -185,19 +185,25 @@ class _Resolving:
             if self._survey.queries and how.of not in known:
                 raise UserError(f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
                                 f"{did_you_mean(how.of, known)}")  # fmt: skip
-        named = {self._config.evaluate.split, self._config.evaluate.select, *(how.of for how in held.values())}
-        for split in known - named:
-            if (usual := split.lower()) != split and usual in ("train", "test", *DEV_NAMES) and usual not in known:
-                key = "split" if usual == "test" else "select"
-                other = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
-                raise UserError(f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
-                                f"with case; accepted: {usual!r} in the files{other}")  # fmt: skip
+        self._check_case(known)
         if self._config.pretrain is not False:
             return
         if not self._survey.asked:
             raise UserError(f"data: the collection has no queries; {UNASKED}")
         if not self._survey.queries:
             raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; {UNASKED}")
+
+    def _check_case(self, known: set[str]) -> None:
+        """UserError where a split's name differs in case alone from one that is looked for and is not there."""
+        asked = self._config.evaluate
+        sought = {"train": self._config.train is not False, "test": "split" not in asked.model_fields_set}
+        sought |= dict.fromkeys(DEV_NAMES, "select" not in asked.model_fields_set and known.isdisjoint(DEV_NAMES))
+        for split in sorted(known):
+            if sought.get(usual := split.lower()) and usual not in known:
+                key = "split" if usual == "test" else "select"
+                other = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
+                raise UserError(f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
+                                f"with case; accepted: {usual!r} in the files{other}")  # fmt: skip
 
     def _whole(self, measured: str) -> str:
         """The split that others are drawn from: train, or the measured one, or that with most queries."""

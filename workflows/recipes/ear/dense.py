@@ -29,7 +29,7 @@ class Dense:
             return self.setting.retriever
         return phase(
             self.setting.label("retriever", seed), self.setting.collection, self.setting.retriever,
-            rankings=self.setting.bm25_for, seed=[seed, "retriever"],
+            rankings=self.setting.bm25_for if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
             config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
         )  # fmt: skip
 
