@@ -22,6 +22,7 @@ from components.files import replacing
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote, assert_same, own
 from tests.support.tiny import ROOT, Place, Said
+from workflows.distributed.ray_train import is_permanent
 from workflows.distributed.shard_worker import Filler
 from workflows.stages import systems
 from workflows.store import leases, object_store, s3, transfer
@@ -425,6 +426,11 @@ def test_an_s3_that_fails_is_one_line(place: Remote, said: Said, monkeypatch: py
     monkeypatch.setattr(s3, "file_system", Failing)
     assert place("plan") == 1
     assert said()[1].splitlines()[0] == "failed: S3 does not answer as it should: [Errno 121] a fault"
+    with pytest.raises(s3.Unanswered) as caught:
+        s3.listing(s3.local_path(f"s3://{bucket.BUCKET}/x"))
+    assert not is_permanent(caught.value)  # a training worker tries again
+    with pytest.raises(ValueError, match="JSON"):
+        s3.put_json(s3.local_path(f"s3://{bucket.BUCKET}/x/y"), {"a": float("nan")})
 
 
 def test_a_directory_is_downloaded_when_it_is_complete(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,22 @@ import copy
 import importlib.machinery
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, MPNetConfig, T5Config, T5EncoderModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BartConfig, MPNetConfig, T5Config, T5EncoderModel
 
-from components.config import UserError
+from components.config import Damaged, UserError
 from components.data.tokenizers import load_tokenizer
 from components.models import configs, pretrained, saved, seeding
 from components.models.bottleneck import Decoder
 from components.models.layers import keep_layers
+from components.models.shape import dimensions_of
 from tests.support import toy
 
 
@@ -221,3 +224,42 @@ def test_texts_are_cut_at_their_end_by_others_too(tmp_path: Path) -> None:
     path = source / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
     assert pretrained.tokenizer(toy.retriever_config(source)).truncation_side == "right"
+
+
+def test_a_model_without_some_of_its_weights_is_damaged(tmp_path: Path) -> None:
+    """They would be random numbers."""
+    folder = toy.write_encoder(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    lost = next(name for name in weights if name.endswith("attention.self.query.weight"))
+    save_file({name: one for name, one in weights.items() if name != lost}, folder / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    with pytest.raises(Damaged, match=rf"no weights of \S*{re.escape(lost)}"):
+        saved.load_encoder(folder)
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "distilbert"])
+def test_whether_two_passes_differ_is_known_of_every_kind(tmp_path: Path, kind: str) -> None:
+    folder = toy.write_encoder(tmp_path / kind, kind)
+    for dropout in (0.0, 0.1):
+        model = pretrained.encoder(toy.retriever_config(folder, dropout=dropout))
+        assert pretrained.has_dropout(model) == (dropout > 0)
+
+
+def test_a_config_alone_may_say_that_there_is_dropout() -> None:
+    """BART has a number where others have a module."""
+    shape = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+             "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}  # fmt: skip
+    assert pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.1, **shape)))
+    assert not pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.0, **shape)))
+
+
+def test_dimensions_are_told_of_a_folder_that_says_them(tmp_path: Path) -> None:
+    folder = toy.write_encoder(tmp_path / "model")
+    assert dimensions_of(toy.retriever_config(folder)) == 32
+    assert dimensions_of(toy.retriever_config(folder, truncate=9)) == 9
+    assert dimensions_of(toy.retriever_config("somebody/a-model-of-the-hub")) is None
+    modules = [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Dense")]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert dimensions_of(toy.retriever_config(folder)) is None
+    (folder / "modules.json").write_text("{")
+    assert dimensions_of(toy.retriever_config(folder)) is None

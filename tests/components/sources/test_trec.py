@@ -177,6 +177,7 @@ def test_qrels_of_beir_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("q 0 a O\nq 0 b 1\n", r"qrels\.txt:1: the relevance 'O' is not an integer"),
         ("q 0 a 1\nq a\n", r"qrels\.txt:2: expected 4 columns .* got 2"),
         ("q 0 a 1\nq 0 b yes\n", r"qrels\.txt:2: the relevance 'yes' is not an integer of at most nine digits"),
         ("q 0 a 99999999999\n", r"qrels\.txt:1: the relevance '99999999999' is not an integer of at most nine digits"),

@@ -123,3 +123,20 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
     assert found == {"views": ("group",), "reads": None, "predicts": 0.2, "absent": None}
     assert declared("generator", "views") == ("group",)
     assert declared("generator", "reads") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "taught", "says"),
+    [
+        ("in_batch.both_directions", "group", True, "there are no document-query scores"),
+        ("in_batch.both_directions", "batch", True, ""),
+        ("in_batch.both_directions", "a view of one's own", True, ""),
+        ("in_batch.hardness_weighted", "group", True, ""),  # which asks for no others, unless it is told to
+        ("listwise.symmetric_kl", "group", False, "compares two passes of a ranker"),
+        ("listwise.symmetric_kl", "passes", False, ""),
+        ("listwise.cross_entropy", "group", False, ""),
+    ],
+)
+def test_scores_that_a_view_does_not_have_are_known_beforehand(name: str, over: str, taught: bool, says: str) -> None:
+    found = LossTerm(function=f"components.losses.{name}", over=over).lacks(taught=taught)
+    assert (says in found) if says else found == ""

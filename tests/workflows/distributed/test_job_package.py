@@ -161,7 +161,10 @@ def test_a_file_that_only_an_assignment_names_is_not_sent(
     variant = {"recipe": "compare", "experiments": {"one": {"file": str(place.config), "sets": [names]}}}
     with pytest.raises(UserError, match=says.format(r"both\.yaml: experiments\.one\.sets")):
         job_package.pack_experiment(tiny.write(tmp_path / "both.yaml", variant), tmp_path / "job")
-    job_package.pack(place.config, Cluster(), tmp_path / "sent", ["start_from=configs/demo.yaml", "k=7"])
+    with pytest.raises(UserError, match="the file is not sent"):
+        job_package.pack(place.config, Cluster(), tmp_path / "job", ["start_from=runs/demo/config.yaml"])
+    for number, good in enumerate(("start_from=configs/demo.yaml", "start_from='configs/demo.yaml'", "start_from=~")):
+        job_package.pack(place.config, Cluster(), tmp_path / f"sent{number}", [good, "k=7"])
 
 
 def test_an_experiment_of_the_repository_keeps_its_place(tmp_path: Path) -> None:

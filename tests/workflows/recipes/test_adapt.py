@@ -250,6 +250,9 @@ def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, A
         of(tree, queries=queries)
     if split == "TEST":
         assert of({**tree, "evaluate": {"split": split}}, queries=queries).evaluate.split == split
+    if split == "Validation":
+        assert of(tree, queries={**queries, "dev": 40}).evaluate.select == "dev"
+        assert of({**tree, "evaluate": {"select": split}}, queries=queries).evaluate.select == split
 
 
 def test_what_is_missing_is_drawn_from_what_there_is(tree: dict[str, Any]) -> None:

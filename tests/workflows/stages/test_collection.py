@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from components.retrieval.lucene import RM3Config
 from components.sources.base import AnySource
 from workflows.stages.collection import Collection
 from workflows.stages.config import CollectionConfig
@@ -82,3 +83,10 @@ def test_bm25_and_answers_stand_on_the_collection(collection: Collection, tmp_pa
     answering = collection.answering(ranking, ["train", "test"])
     assert answering.label == "bm25 ranking (train, test) answers"
     assert answering.inputs["ranking"] is ranking
+
+
+def test_feedback_filters_terms_of_english_alone() -> None:
+    """Anserini's filter keeps a to z, which is next to nothing of other languages."""
+    for language, kept in {"en": True, "ru": False, "de": False}.items():
+        made = Collection(config(bm25={"index": {"language": language}})).bm25_with_feedback("test", RM3Config())
+        assert made.inputs["rm3"].filter_terms is kept
