@@ -88,14 +88,18 @@ def of_first(value: int, device: torch.device) -> int:
 
 
 def sum_gradients(parameters: list[Tensor]) -> None:
-    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers."""
+    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers. One that has none on
+    any worker has none then, as with one worker: an optimizer leaves it as it is."""
     if workers() == 1:
         return
     for group in _buckets([p for p in parameters if p.requires_grad]):
-        flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group])
+        there = group[0].new_tensor([p.grad is not None for p in group])
+        sent = [*((p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group), there]
+        flat = torch.cat(sent)
         dist.all_reduce(flat)
-        for parameter, gradient in zip(group, flat.split([p.numel() for p in group]), strict=True):
-            parameter.grad = gradient.view_as(parameter).clone()
+        *gradients, there = flat.split([part.numel() for part in sent])
+        for parameter, gradient, some in zip(group, gradients, there.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone() if some else None
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:

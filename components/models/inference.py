@@ -168,9 +168,12 @@ def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
     """
     if not has_products(precision):
         return 0
-    count = 0
+    count, others = 0, set[nn.Module]()
+    for part in model.modules():
+        if getattr(getattr(part, "config", None), "model_type", BERTS[0]) not in BERTS:
+            others.update(part.modules())
     for module in list(model.modules()):
-        if isinstance(module, nn.ModuleList):
+        if isinstance(module, nn.ModuleList) and module not in others:
             for place, layer in enumerate(module):
                 if _is_berts(layer):
                     last = place == len(module) - 1
@@ -179,8 +182,15 @@ def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
     return count
 
 
+BERTS = (
+    "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "roc_bert", "bert-generation",
+)  # fmt: skip
+"""The kinds of models that ask of a layer what BERT does. RemBERT's, RoFormer's and BigBird's have parts of the same
+names, and give them more, or expect more of them."""
+
+
 def _is_berts(layer: Any) -> bool:
-    """Whether a layer computes what BERT's does: that of BERT itself, RoBERTa, ELECTRA and others."""
+    """Whether a layer computes what BERT's does."""
     try:
         parts = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
         parts += [layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]

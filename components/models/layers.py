@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from components.config import UserError
+from components.data.batches import padded_width
 from components.models.configs import Pretrained
 
 
@@ -57,8 +58,10 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
     limits = [config.max_position_embeddings] if getattr(config, "rope_parameters", None) else []
     for name, module in model.named_modules():
         if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
-            unused = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa starts after it
-            limits.append(module.num_embeddings - unused)
+            if module.padding_idx is not None:  # RoBERTa's start after it, and padding has none
+                limits.append(module.num_embeddings - module.padding_idx - 1)
+            else:
+                limits.append(module.num_embeddings - module.num_embeddings % padded_width(1))
     for limit in limits:
         for key in keys:
             if getattr(source, key) > limit:

@@ -32,12 +32,13 @@ def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normali
         scores = np.where(np.isinf(lowest), 0.0, lowest)[query]
         scores[np.searchsorted(union, own)] = values
         total += weight * scores
+    total = total.astype(np.float32)  # as it is written: of what is equal there the first bits alone would decide
     order = np.lexsort((document, -total, query))
     query, document, total = query[order], document[order], total[order]
     starts = np.searchsorted(query, np.arange(len(queries)))
     rank = np.arange(len(query)) - starts[query] + 1
     columns = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32)]
-    table = pa.table([*columns, pa.array(total, pa.float32())], names=RANKING.names)
+    table = pa.table([*columns, pa.array(total)], names=RANKING.names)
     return check(table.filter(pa.array(rank <= k)), RANKING, what="interpolated ranking")
 
 

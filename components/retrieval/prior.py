@@ -50,6 +50,13 @@ def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Float
         return np.zeros(features.shape[1])
     number = np.unique(query[kept], return_inverse=True)[1]
     count, target = number.max() + 1, hits / np.bincount(number, hits)[number]
+    first = scores[np.unique(number, return_index=True)[1]][number]
+    differs = np.abs(scores - first).max(0) > 1e-9 * np.maximum(1.0, np.abs(scores).max(0))
+    if not differs.all():  # a score that all candidates of a query share says nothing, and any weight of it would do
+        weights = np.zeros(features.shape[1])
+        if differs.any():
+            weights[differs] = fit(features[:, differs], relevant, query)
+        return weights
     scale = np.maximum(scores.std(0), 1e-12)  # so that the search is as fast along one score as along another
     scaled = scores / scale
 

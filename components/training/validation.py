@@ -60,4 +60,4 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
 
 def better(value: float, best: float | None, *, lowest: bool) -> bool:
     """Whether a value of a measure is better than the best so far; `lowest`: the lower the better."""
-    return best is None or ((value < best if lowest else value > best) and not math.isnan(value))
+    return not math.isnan(value) and (best is None or (value < best if lowest else value > best))

@@ -365,7 +365,9 @@ def small(rank: int, out: Path) -> None:
     parameter.grad = torch.tensor([1.0, 2.0]) * (rank + 1)
     if rank == 1:
         idle.grad = torch.ones(1)
-    sum_gradients([parameter, idle])
+    unused = torch.nn.Parameter(torch.zeros(3))
+    sum_gradients([parameter, unused, idle])
+    assert unused.grad is None  # with two workers as with one: an optimizer would decay it
     assert parameter.grad is not None
     assert idle.grad is not None
     assert local.grad is not None

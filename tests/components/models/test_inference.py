@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModel, BertConfig, ConvBertConfig, RemBertConfig, RoFormerConfig
 
 from components.compute.precision import computed, has_int8
 from components.data.batches import Batch
@@ -84,6 +85,16 @@ def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
     assert inference.fuse(model, "bf16") == 0
     plain = asked(copy.deepcopy(model).to_dtype(torch.bfloat16), a_batch())
     assert torch.equal(asked(inference.ready(model, device=CPU, precision="bf16"), a_batch()), plain)
+
+
+def test_a_layer_that_only_looks_like_berts_is_not_fused() -> None:
+    """RoFormer turns queries and keys by their positions, RemBERT takes a tuple, ConvBERT's attention is narrower."""
+    shape = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2,
+             "intermediate_size": 32, "hidden_act": "gelu"}  # fmt: skip
+    for config in (RoFormerConfig(embedding_size=16, **shape), RemBertConfig(input_embedding_size=16, **shape),
+                   ConvBertConfig(embedding_size=16, **shape)):  # fmt: skip
+        assert inference.fuse(AutoModel.from_config(config), "fp32") == 0
+    assert inference.fuse(AutoModel.from_config(BertConfig(**shape)), "fp32") == 2
 
 
 def test_another_activation_or_a_decoder_is_not_taken_for_berts(encoder: Path) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BartConfig, MPNetConfig, T5Config, T5EncoderModel
+from transformers import AutoModel, BartConfig, BertConfig, MPNetConfig, T5Config, T5EncoderModel
 
 from components.config import Damaged, UserError
 from components.data.tokenizers import load_tokenizer
 from components.models import configs, pretrained, saved, seeding
 from components.models.bottleneck import Decoder
-from components.models.layers import keep_layers
+from components.models.layers import check_length, keep_layers
 from components.models.shape import dimensions_of
 from tests.support import toy
 
@@ -263,3 +263,12 @@ def test_dimensions_are_told_of_a_folder_that_says_them(tmp_path: Path) -> None:
     assert dimensions_of(toy.retriever_config(folder)) is None
     (folder / "modules.json").write_text("{")
     assert dimensions_of(toy.retriever_config(folder)) is None
+
+
+def test_a_limit_leaves_room_for_padding(tmp_path: Path) -> None:
+    """A batch is as wide as a multiple of 8, and BERT has a position for each place of it."""
+    model = AutoModel.from_config(BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                                             intermediate_size=16, max_position_embeddings=36))  # fmt: skip
+    check_length(model, toy.retriever_config("model", document_tokens=32), "document_tokens")
+    with pytest.raises(UserError, match="document_tokens: 36: model reads at most 32 tokens"):
+        check_length(model, toy.retriever_config("model", document_tokens=36), "document_tokens")

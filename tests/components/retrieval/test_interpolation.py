@@ -10,6 +10,7 @@ import pytest
 
 from components.data.tables import RANKING, check
 from components.retrieval.fusion import FusionConfig, fuse
+from components.retrieval.interpolation import interpolated
 
 Found = dict[str, dict[str, float]]
 
@@ -100,3 +101,17 @@ def test_more_than_two_rankings_weigh_the_same() -> None:
 def test_a_ranking_that_has_nothing_keeps_its_weight() -> None:
     one = table({"q": {"a": 2.0, "b": 1.0}})
     assert fuse([one, table({})], how(weight=0.2)).to_pylist()[0]["score"] == pytest.approx(0.8)
+
+
+def test_what_is_written_as_equal_is_in_order_of_the_documents() -> None:
+    """Sums of 64 bits differ in their last ones, which are not written."""
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        rankings = []
+        for _ in range(3):
+            scores = np.sort(draw.integers(0, 6, 8).astype(np.float32))[::-1]
+            names = [f"d{one}" for one in draw.permutation(12)[:8]]
+            rankings.append(pa.table({"query_id": ["q"] * 8, "doc_id": names, "rank": np.arange(1, 9, dtype=np.int32),
+                                      "score": scores}, schema=RANKING))  # fmt: skip
+        found = interpolated(rankings, [0.6, 0.3, 0.1], normalise="max-min", k=20).to_pylist()
+        assert found == sorted(found, key=lambda row: (-row["score"], row["doc_id"]))

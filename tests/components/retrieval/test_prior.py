@@ -76,3 +76,16 @@ def test_scores_are_looked_up_as_by_a_loop() -> None:
     for rows_a_piece in (3, 100):
         pieces = [table.slice(at, rows_a_piece) for at in range(0, len(table), rows_a_piece)]
         assert scores_in(pieces, queries, documents) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("constant", [0.0, 7.3])
+def test_a_score_that_is_the_same_for_all_of_a_query_has_no_weight(constant: float) -> None:
+    """As where BM25 finds nothing: any weight would do there, and 5e11 of it would drown all others elsewhere."""
+    draw = np.random.default_rng(0)
+    telling, query = draw.standard_normal(200), np.repeat(np.arange(20), 10)
+    relevant = np.arange(200) % 10 == 0
+    alone = fit(telling[:, None] + 2 * relevant[:, None], relevant, query)
+    for same in (np.full(200, constant), constant + query):
+        both = np.stack([telling + 2 * relevant, same], 1)
+        np.testing.assert_array_equal(fit(both, relevant, query), [alone[0], 0.0])
+    np.testing.assert_array_equal(fit(np.full((200, 2), constant), relevant, query), [0.0, 0.0])
