@@ -83,8 +83,12 @@ class TunedExperiment:
         return steps
 
     def artifacts(self, point: Point) -> list[str]:
-        """The names of all that a point's measures stand on."""
-        steps = self.measure_steps(self.experiment(point))
+        """The names of all that a point's measures stand on; none where the experiment does not accept it, which its
+        trial says."""
+        try:
+            steps = self.measure_steps(self.experiment(point))
+        except UserError:
+            return []
         return [node.name for node in graph(step for own in steps for step in own)]
 
     @property
