@@ -86,7 +86,7 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 def load_language_model(folder: Path, auto: Any) -> Any:
     """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
     saved = over_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
-    return saved or _whole(auto, folder)
+    return saved or _whole(auto, folder, unused=".pooler.")  # of an encoder with a decoder made of it
 
 
 @_of_folder
@@ -101,10 +101,11 @@ def load_masked_language_model(folder: Path) -> Any:
     return _whole(AutoModelForMaskedLM, folder)
 
 
-def _whole(auto: Any, folder: Path, **options: Any) -> Any:
-    """A model that `save_tower` wrote; Damaged where its file lacks weights, which would be random numbers."""
+def _whole(auto: Any, folder: Path, *, unused: str | None = None, **options: Any) -> Any:
+    """A model that `save_tower` wrote; Damaged where its file lacks weights, which would be random numbers, but those
+    whose names have `unused` in them."""
     model, about = pretrained.load(auto, str(folder), output_loading_info=True, **options)
-    if lacking := sorted(about["missing_keys"]):
+    if lacking := sorted(name for name in about["missing_keys"] if unused is None or unused not in name):
         raise Damaged(f"{folder}: no weights of {lacking[0]}", folder)
     return model
 
