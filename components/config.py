@@ -139,8 +139,8 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.
         first = next((one for one in mistakes if one["type"] == "extra_forbidden"), _clearest(cls, mistakes))
-        place = without_kinds(cls, first["loc"])
-        place = _as_written(tree, place)
+        there = without_kinds(cls, first["loc"])
+        place = _as_written(tree, there)
         if first["type"] == "extra_forbidden":
             place = (*_as_written(tree, without_kinds(cls, first["loc"][:-1])), first["loc"][-1])  # of any name
             accepted = fields_at(cls, first["loc"][:-1])
@@ -150,7 +150,6 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
         if first["type"] == "model_type":
             keys = fields_at(cls, first["loc"])
             first = {**first, "ctx": {"keys": f": {listing(keys[:SHOWN])}{', ...' * (len(keys) > SHOWN)}"}}
-        there = without_kinds(cls, first["loc"])
         also = [one for one in mistakes if one["loc"] != first["loc"] and without_kinds(cls, one["loc"]) == there]
         raise UserError(f"{where}: {mistake(first, place, also=list(filter(None, map(_accepted, also))))}") from None
 

@@ -88,8 +88,8 @@ def has_adapter(model: Any) -> bool:
     return isinstance(getattr(model, "body", None), Body)
 
 
-def is_under(model: Any) -> bool:
-    """Whether a layer in a model has an adapter, of whatever part that is."""
+def has_adapted_layers(model: Any) -> bool:
+    """Whether layers of a model have an adapter, whatever part of it the adapter is of."""
     return any(_FACTOR in name for name, _ in model.named_parameters())
 
 

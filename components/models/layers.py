@@ -60,7 +60,7 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
         if name.endswith(("position_embeddings", "wpe")) and isinstance(module, nn.Embedding):
             if module.padding_idx is not None:  # RoBERTa's start after it, and padding has none
                 limits.append(module.num_embeddings - module.padding_idx - 1)
-            else:
+            else:  # padding has one too, up to the width of a batch
                 limits.append(module.num_embeddings - module.num_embeddings % padded_width(1))
     for limit in limits:
         for key in keys:

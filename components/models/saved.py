@@ -116,7 +116,7 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
     folder.mkdir(parents=True, exist_ok=True)
     if adapters.has_adapter(model):
         adapters.save(model, folder)
-    elif adapters.is_under(model):
+    elif adapters.has_adapted_layers(model):
         raise ValueError(f"{folder}: an adapter stands over a part of the model, and would be lost")
     else:
         model.save_pretrained(str(folder))

@@ -46,7 +46,7 @@ class CoCondenser(SimLM):
     def documents(self, visits: list[Visit], limit: int) -> Batch:
         """Two spans of each document, other ones at each visit."""
         template = self.store.template
-        around = len(template.before) + len(template.after) + len(self.prompted(np.empty(0, np.int32), "documents"))
+        around = len(template.before) + len(template.after) + len(self.prompts["documents"])
         size = max(1, min(self._tokens, limit - around))
         pairs = [two_spans(self.alone(visit.row), size, visit.rng("spans")) for visit in visits]
         spans = Tokens.of([self.prompted(pair[side], "documents") for side in range(2) for pair in pairs])

@@ -32,7 +32,8 @@ def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Float
 
     `features` is (N, F), the scores of all candidates; `query` is (N,), which query each is of. The weights minimise
     the mean over the queries of `-mean_i log softmax(features @ w)_i`, i over the relevant candidates. A query without
-    a relevant candidate says nothing. All weights are 0 where none says anything.
+    a relevant candidate says nothing, and a score that is the same for all candidates of each query has the weight 0.
+    All weights are 0 where no query says anything.
 
     The sum of scores is then the logarithm of a probability, but for a constant: a teacher that needs no temperature.
 

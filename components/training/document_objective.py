@@ -25,7 +25,7 @@ class DocumentObjective(Objective):
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
         self.store = TokenStore(inputs.tokens, inputs.model, pairs=False)
-        self._prompts = prompt_tokens(inputs.model)
+        self.prompts = prompt_tokens(inputs.model)
 
     def open(self, table: Path) -> None:
         """Open a documents table. ValueError if it is of another collection than the tokens."""
@@ -45,7 +45,7 @@ class DocumentObjective(Objective):
     def alone(self, row: int) -> np.ndarray:
         """The tokens of a document without the prompt before it. UserError for a prompt whose end grows together with
         what is behind it."""
-        text, prompt = self.store.documents[row], self._prompts["documents"]
+        text, prompt = self.store.documents[row], self.prompts["documents"]
         if not np.array_equal(text[: len(prompt)], prompt):
             raise UserError("document_prompt: its end and a text's beginning become one token, and parts of a text "
                             "cannot have it; accepted: a prompt that ends in a space")  # fmt: skip
@@ -53,7 +53,7 @@ class DocumentObjective(Objective):
 
     def prompted(self, text: np.ndarray, side: Literal["queries", "documents"]) -> np.ndarray:
         """The tokens of a part of a document behind the prompt of a side."""
-        return np.concatenate([self._prompts[side], text])
+        return np.concatenate([self.prompts[side], text])
 
     def draws(self, visits: list[Visit], purpose: str, width: int) -> np.ndarray:
         """(N, width) random numbers from 0 to 1 for the places of each text: in a wider batch the same, and more."""

@@ -158,7 +158,7 @@ def grading(folder: Path, table: Table, column: str) -> list[str]:
     return sorted(words) if len(words) > 1 and plain else []
 
 
-def says_no(folder: Path, table: Table, column: str) -> bool:
+def graded_in_numbers(folder: Path, table: Table, column: str) -> bool:
     """Whether a column has a few relevances and nothing else, of which some say that nothing is relevant."""
     found = set[int | None]()
     for row in islice(_rows(folder, table, [column]), ROWS):

@@ -7,7 +7,7 @@ from components.sources.parquet import patterns
 from components.sources.recognition.files import Keys
 from components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
 from components.sources.recognition.layouts import GIVEN, LAYOUTS
-from components.sources.recognition.links import Table, differing_in_case, grading, says_no, unreadable
+from components.sources.recognition.links import Table, differing_in_case, graded_in_numbers, grading, unreadable
 from components.sources.tables import kind_of
 from components.yaml_files import yaml_line
 
@@ -96,7 +96,7 @@ def _words(folder: Path, table: Table, columns: list[str], role: str) -> list[st
         if words := grading(folder, table, column):
             asked = f"`grades: {yaml_line(dict.fromkeys(words, 'N'))}`, with a number for each word"
             lines.append(f"{says}{',' if graded else ''} and {asked}")
-        elif column not in table.all_named("relevance") and says_no(folder, table, column):
+        elif column not in table.all_named("relevance") and graded_in_numbers(folder, table, column):
             lines.append(f"{says}; as it is, each row says that a document is relevant")
     return lines
 

@@ -265,7 +265,7 @@ def test_dimensions_are_told_of_a_folder_that_says_them(tmp_path: Path) -> None:
     assert dimensions_of(toy.retriever_config(folder)) is None
 
 
-def test_a_limit_leaves_room_for_padding(tmp_path: Path) -> None:
+def test_padding_counts_where_it_has_positions(tmp_path: Path) -> None:
     """A batch is as wide as a multiple of 8, and BERT has a position for each place of it."""
     model = AutoModel.from_config(BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                                              intermediate_size=16, max_position_embeddings=36))  # fmt: skip
