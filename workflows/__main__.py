@@ -97,7 +97,7 @@ Sparring trains dense retrievers and rankers against each other on Ray.
 
 To begin:
   {program} run configs/demo.yaml              a whole round in minutes, on documentation that is here already
-  {program} search configs/demo.yaml "QUESTION" --rank
+  {program} search configs/demo.yaml "QUESTION"
                                                ask what it has trained
 Your own collection, a folder or a file (BEIR, MS MARCO, DPR, CSV, TSV, JSON lines, Parquet, lists of texts):
   {program} init MY-FOLDER                     what it holds; writes a config of a few lines, MY-FOLDER.yaml

@@ -209,7 +209,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
 
 def test_a_note_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
     (tmp_path / running.FILE).write_text("[" * 100_000)
-    assert running.asked(tmp_path, "x", "ranker", "query", 3) is None
+    assert running.asked(tmp_path, "x", "r", "query", 3) is None
 
 
 @pytest.mark.parametrize("key", ["_id", "title", "text"])
@@ -240,7 +240,7 @@ def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
 def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No place but this machine is asked: the token would go there."""
     monkeypatch.setenv(running.TOKEN, "a-token-of-sixteen-characters")
-    tree = {"url": "http://127.0.0.1:9", "pid": 1, "identity": "x", "systems": {"ranker": "r"}, "limits": dict(LIMITS)}
+    tree = {"url": "http://127.0.0.1:9", "pid": 1, "identity": "x", "systems": ["r"], "limits": dict(LIMITS)}
 
     def refuse(url: str, *others: Any) -> Any:
         assert urllib.parse.urlsplit(url).hostname == "127.0.0.1", url
@@ -250,7 +250,7 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
 
     def case(done: list[Damage]) -> str:
         (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), done))
-        assert running.asked(tmp_path, "x", "ranker", "query", 3) is None
+        assert running.asked(tmp_path, "x", "r", "query", 3) is None
         return "refused"
 
     assert counted(size, case, damages)["refused"]
@@ -263,9 +263,9 @@ def test_a_note_that_names_another_machine_is_not_followed(tmp_path: Path, monke
     asked_for = list[str]()
     monkeypatch.setattr(running, "_asked", lambda url, *others: asked_for.append(url) or {})
     for host in ("localhost", "127.0.0.1", "192.0.2.7"):
-        tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": {"ranker": "r"}}
+        tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": ["r"]}
         (tmp_path / running.FILE).write_text(json.dumps({**tree, "limits": LIMITS}))
-        assert running.asked(tmp_path, "x", "ranker", "query", 3) is None
+        assert running.asked(tmp_path, "x", "r", "query", 3) is None
     assert asked_for == ["http://localhost:9/health", "http://127.0.0.1:9/health"]
 
 

@@ -57,7 +57,7 @@ def test_no_artifact_has_the_frozen_model(game: Place, encoder: Path) -> None:
 def test_the_players_share_a_body_where_both_are_asked(
     game: Place, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`search --rank` finds what the run found, with the frozen model once in memory."""
+    """`search` finds what the run found, with the frozen model once in memory."""
     found = []
     real = library.Library.system
 
@@ -66,7 +66,7 @@ def test_the_players_share_a_body_where_both_are_asked(
         return found[-1]
 
     monkeypatch.setattr(library.Library, "system", opened_system)
-    assert game("search", " ".join(WORDS), "-k", "3", "--rank") == 0
+    assert game("search", " ".join(WORDS), "-k", "3", "--system", "ranker over retriever 1") == 0
     assert said()[0].count("ranker ") == 3
     players = [found[0]._dense.encode._inference._model, found[0]._ranker._inference._model]
     tower, body = (player.base_model for player in players)
@@ -84,7 +84,7 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
                                    "assignments": []})()  # fmt: skip
     experiment, store = opened(arguments)
     opened_here = library.Library(store, threads=1, models=lambda: {"cuda": False, "batch_tokens": 256})
-    system = opened_here.system(library.last(experiment.outcome, store, 5))
+    system = opened_here.system(library.measured(experiment.outcome.ranked["ranker over retriever 1"], store))
     queries = pq.read_table(game.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     ranking = pq.read_table(game.artifact("retriever 1 ranking (test)") / "ranking.parquet").to_pylist()
     for query, hits in zip(queries, system.search([one["text"] for one in queries], 5), strict=True):

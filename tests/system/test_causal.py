@@ -42,4 +42,4 @@ def test_ar2_plays_on_causal_language_models(played: Place, beir: Path, toys: Pa
     ours = np.concatenate([np.load(path) for path in sorted(vectors.glob("documents-*.npy"))])
     np.testing.assert_allclose(theirs.encode_document(texts), ours, rtol=0, atol=1e-4)
     assert place("export", str(tmp_path / "out")) == 0  # which compares vectors once more
-    assert place("search", "bara comi", "--rank") == 0
+    assert place("search", "bara comi", "--system", "ranker over retriever 1") == 0

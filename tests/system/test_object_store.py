@@ -192,8 +192,9 @@ def exported_files(folder: Path) -> dict[str, str]:
 def test_clean_deletes_parts_on_s3_too(
     place: Remote, disk: Place, cache: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What clean drops is deleted on S3 too; a step asked for by name gets its parts back, and no other does."""
-    monkeypatch.setattr(systems, "recommended", lambda outcome, store: WHICH[-1])  # the best toy differs by processor
+    """What clean drops is deleted on S3 too; a step asked for by name gets its parts back, and no other does. Which toy
+    is the best differs from one processor to another."""
+    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked[WHICH[-1]])
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0

@@ -43,14 +43,12 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
 
 
 def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
-    """The vectors and indexes of the last retrieval, and of the system that is to be deployed."""
+    """The vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
     yield from (outcome.retrieval.vectors, *outcome.retrieval.needed)
-    name = systems.recommended(outcome, store)
-    if name is not None:
-        with suppress(UserError):  # it is none that can be exported
-            stages = systems.stages(systems.chosen(outcome, name))
-            yield from [systems.searched(stages["dense"])] if "dense" in stages else []
-            yield from [stages["lexical"].inputs["index"]] if "lexical" in stages else []
+    for chosen in (systems.asked, systems.exported):
+        with suppress(UserError):  # there is none
+            system = chosen(outcome, store)
+            yield from systems.lists(systems.stages(system)) if system is not None else []
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system", metavar="NAME",
         help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
-        "else its best on the split that it chooses by; where it chooses by none, the last retriever, with the last "
-        "ranker over it where that was measured)",
+        "else its best on the split that it chooses by, of those that a folder can have; where it chooses by none, the "
+        "last retriever, with the last ranker over it where that was measured)",
     )  # fmt: skip
     parser.add_argument(
         "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",
@@ -122,8 +122,9 @@ class Export:
                 yield from self._retriever(folder)
                 yield from self._groups(folder, mined)
             return
-        deployed = systems.chosen(outcome, self.system or systems.recommended(outcome, store))
-        stages = systems.stages(deployed)
+        name = self.system
+        deployed = systems.exported(outcome, store) if name is None else systems.chosen(outcome, name)
+        stages = systems.stages_of_folder(deployed)
         config = system_folder.fetch(deployed, stages, store)
         models = [step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None]
         for step in (outcome.data, *models, *outcome.rankings.values()):

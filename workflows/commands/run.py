@@ -4,9 +4,7 @@ after another, and share their steps."""
 import argparse
 import shlex
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from components.config import listing
 from components.evaluation import result_table
@@ -86,17 +84,14 @@ def run_one(arguments: argparse.Namespace) -> None:
         print(where(steps, seconds))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected.whole, seconds)}")
-    search = _search(arguments, metrics, ranks=experiment.outcome.ranker is not None)
-    print(f"\nreport: {folder.page}\ntry:    {search}")
+    print(f"\nreport: {folder.page}\ntry:    {_search(arguments)}")
 
 
-def _search(arguments: argparse.Namespace, metrics: Mapping[str, Any], *, ranks: bool) -> str:
-    """The command that searches with what this run made: with what it chose to deploy, else with its last models."""
+def _search(arguments: argparse.Namespace) -> str:
+    """The command that searches with what this run made."""
     words = [program()]
     words += [f"--store {shlex.quote(str(arguments.store))}"] if arguments.store else []
     words += [f"--runs {shlex.quote(str(arguments.runs))}"] if arguments.runs != Path("runs") else []
     words += [f'search {shlex.quote(str(arguments.known_as or arguments.config))} "your question"']
     words += [f"--set {shlex.quote(assignment)}" for assignment in arguments.assignments]
-    if ranks and "deploy" not in metrics:
-        words += ["--rank"]
     return " ".join(words)

@@ -5,7 +5,6 @@ takes the config's place: then it is the system's own stages that find and reord
 reciprocal fusion's is the sum of weight / (c + rank) over its lists), then those of the stages."""
 
 import argparse
-import shlex
 import sys
 import textwrap
 from collections.abc import Callable
@@ -19,9 +18,6 @@ from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.serving import running
 from workflows.stages import experiments, systems
-from workflows.stages.experiments import Experiment
-from workflows.stages.results import Outcome
-from workflows.store.store import Store
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
@@ -38,32 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
     parser.add_argument(
         "--system", metavar="NAME",
-        help="which of a run's systems searches, as its table calls it (default: the one that the run "
-        "chose to deploy, or the last retriever)",
+        help="which of a run's systems searches, as its table calls it (default: what the run chose to deploy, else "
+        "its best on the split that it chooses by; where it chooses by none, the last retriever, with the last ranker "
+        "over it where that was measured)",
     )  # fmt: skip
     parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
-    parser.add_argument(
-        "--rank", action="store_true",
-        help="let the last ranker reorder the first documents; an exported system does so if it has a ranker",
-    )  # fmt: skip
-    parser.add_argument(
-        "--depth", type=int, metavar="N",
-        help="how many documents --rank reorders; the others follow in their old order (default: as many as the run "
-        "itself reranks; where it reranks none, -k)",
-    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
     if not arguments.query.strip():
         raise UserError(f"QUERY: got {arguments.query!r}; accepted: a text that is not blank")
-    if arguments.depth is not None and not arguments.rank:
-        raise UserError("--depth: says how many documents --rank reorders; accepted: together with --rank")
-    if arguments.system is not None and arguments.rank:
-        raise UserError(
-            "--rank: has the last ranker reorder what the last retriever finds; accepted: without --system; a "
-            "--system that ends in a ranker is reordered by it, without --rank"
-        )
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
         print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {doc_id}")
@@ -78,79 +59,45 @@ def _scores(hit: Hit) -> str:
 
 def _exported(arguments: argparse.Namespace) -> list[Hit]:
     """What the system in a folder finds."""
-    for key, value in {"--set": arguments.assignments, "--rank": arguments.rank, "--system": arguments.system}.items():
+    for key, value in {"--set": arguments.assignments, "--system": arguments.system}.items():
         if value:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
     folder, config = arguments.config, configs.read(arguments.config)
-    k = _k(arguments, config.limit)
-    config.check_k(k, "-k")
-    found = running.asked(folder, running.identity_of_folder(folder), "folder", arguments.query, k)
+    k = _k(arguments, config)
+    found = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k)
     if found is not None:
         return found
     return System.load(folder, threads=cores(), models=_models(arguments)).search([arguments.query], k)[0]
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
-    """What a system of a run finds: the named one, with --rank the last ranker over the last retriever, else what the
-    run chose to deploy, or its last retriever."""
+    """What a system of a run finds: the named one, else the one that is asked where none is named. Say which."""
     experiment, store = opened(arguments)
-    outcome, deployed = experiment.outcome, None
-    if arguments.system is None and not arguments.rank:
-        arguments.system = deployed = systems.deployed(outcome, store)
-    hits = _found(arguments, experiment, store)
-    if deployed is not None:
-        print(f"{deployed} searches here, which the run chose to deploy", file=sys.stderr)
-    elif arguments.system is None and store.is_done(outcome.results):
-        _name_who_searches(outcome, store, rank=arguments.rank)
-    elif arguments.system is None:
-        print(f"the run is not finished; here searches: {outcome.retrieval.retriever.label}", file=sys.stderr)
+    outcome, name = experiment.outcome, arguments.system
+    system = systems.asked(outcome, store) if name is None else systems.chosen(outcome, name)
+    of, called = running.identity(experiment, store_root(arguments)), systems.LAST if system is None else system.name
+    k = USUAL if arguments.k is None else arguments.k
+    hits = running.asked(experiment.run, of, called, arguments.query, k)
+    if hits is None:
+        from workflows.serving import library
+
+        plan = library.last(outcome, store) if system is None else library.measured(system, store)
+        opened_here = library.Library(store, threads=cores(), models=_models(arguments))
+        hits = opened_here.system(plan).search([arguments.query], _k(arguments, plan.config))[0]
+    if system is None:
+        unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
+        print(f"{unfinished}here searches: {outcome.retrieval.retriever.label}", file=sys.stderr)
+    elif name is None:
+        print(f"{system.name} searches here; --system NAME asks another", file=sys.stderr)
     return hits
 
 
-def _found(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> list[Hit]:
-    named = None if arguments.system is None else systems.chosen(experiment.outcome, arguments.system)
-    if arguments.rank and experiment.outcome.ranker is None:
-        raise UserError(f"--rank: {arguments.config} trains no ranker")
-    k = _k(arguments)
-    if arguments.depth is None:
-        role, of = "ranker" if arguments.rank else "retriever", running.identity(experiment, store_root(arguments))
-        found = running.asked(experiment.run, of, role, arguments.query, k, system=arguments.system)
-        if found is not None:
-            return found
-    from workflows.serving import library
-
-    depth = None
-    if arguments.rank:
-        own = library.own_depth(experiment.outcome, k)
-        depth = own if arguments.depth is None else arguments.depth
-    plan = library.last(experiment.outcome, store, depth) if named is None else library.measured(named, store)
-    k = _k(arguments, plan.config.limit)
-    plan.config.check_k(k, "-k")
-    opened_here = library.Library(store, threads=cores(), models=_models(arguments))
-    return opened_here.system(plan).search([arguments.query], k)[0]
-
-
-def _k(arguments: argparse.Namespace, limit: int | None = None) -> int:
+def _k(arguments: argparse.Namespace, config: configs.SystemConfig) -> int:
     """How many documents to show; where nobody has said it, no more than a system ranks."""
-    usual = USUAL if limit is None else min(USUAL, limit)
-    return usual if arguments.k is None else int(arguments.k)
-
-
-def _name_who_searches(outcome: Outcome, store: Store, *, rank: bool) -> None:
-    """Say which system `export` packs, where another one searches; of several trainings, which one searches."""
-    if not outcome.ranked:
-        print(f"of these trainings this one searches: {outcome.retrieval.retriever.label}", file=sys.stderr)
-        return
-    name = systems.recommended(outcome, store)
-    searches = outcome.ranked.get(name) if name is not None else None
-    last, ranker = outcome.retrieval.retriever, outcome.ranker if rank else None
-    if searches is None or (
-        searches.retrieval is not None and searches.retrieval.retriever is last and searches.ranker is ranker
-    ):
-        return
-    who = "the last ranker, over the last retriever," if rank else "the last retriever"
-    packed = f"--system {shlex.quote(searches.name)}"
-    print(f"{who} searches here; the system that `export` packs: {packed}", file=sys.stderr)
+    if arguments.k is None:
+        return min(USUAL, config.limit)
+    config.check_k(arguments.k, "-k")
+    return int(arguments.k)
 
 
 def _models(arguments: argparse.Namespace) -> Callable[[], dict[str, Any]]:

@@ -86,7 +86,7 @@ def call(arguments: argparse.Namespace) -> None:
         print(f"  default system: {checked.default}; marks: {file}", flush=True)
         print("  Ctrl-C stops it.", flush=True)
 
-    announced = running.announced(checked.folder, url, checked.identity, checked.of_search, LIMITS)
+    announced = running.announced(checked.folder, url, checked.identity, checked.systems, LIMITS)
     with at_work(checked.folder), announced:
         run(service, cluster, ready)
     print("Stopped.", flush=True)

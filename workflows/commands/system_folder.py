@@ -15,31 +15,23 @@ from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from workflows.commands import cards, model_folder
 from workflows.distributed.cluster import cores
 from workflows.report.metrics import METRICS
+from workflows.stages import systems
 from workflows.stages.results import Outcome, System
-from workflows.stages.systems import Stages, described, retriever_of, searched, weights_of
+from workflows.stages.systems import Stages
 from workflows.steps import lucene
 from workflows.steps.search import INDEX
 from workflows.store.dag import Step
-from workflows.store.needed import finished, not_dropped, unchanged
+from workflows.store.needed import finished, unchanged
 from workflows.store.store import Store
 
 
 def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
     """Fetch all that the folder is made of, and describe it; UserError where something was not made or was dropped, or
     a folder cannot have it."""
-    models = _models(steps)
-    indexes: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
-    indexes += [searched(steps["dense"])] if "dense" in steps else []
-    weights = weights_of(steps)
-    for node in (system.data, *models, *indexes, *weights):
-        finished(store, node)
-    for node in indexes:
-        not_dropped(store, node)
-    store.fetch([system.data], "documents.parquet")
-    store.fetch(models, "model")
-    store.fetch([*indexes, *weights])
-    unchanged(store, [system.data, *models, *indexes, *weights])
-    return described(system, steps, store)
+    systems.fetch(store, system.data, steps)
+    read = [*systems.models(steps), *systems.lists(steps), *systems.weights_of(steps)]
+    unchanged(store, [system.data, *read])
+    return systems.described(system, steps, store)
 
 
 def write(
@@ -50,7 +42,8 @@ def write(
     if config.lexical is not None:
         shutil.copytree(store.path(steps["lexical"].inputs["index"]) / lucene.INDEX, folder / config.lexical.index)
     if config.dense is not None:
-        model_folder.copy(store.path(retriever_of(steps["dense"])) / "model", folder / config.dense.retriever)
+        made = systems.retriever_of(steps["dense"])
+        model_folder.copy(store.path(made) / "model", folder / config.dense.retriever)
         _write_index(folder / config.dense.index, steps["dense"], store)
     if config.ranker is not None:
         model_folder.copy(store.path(steps["ranker"].inputs["ranker"]) / "model", folder / config.ranker.folder)
@@ -64,20 +57,14 @@ def models(config: SystemConfig, steps: Stages) -> dict[str, Step]:
     """The steps that made a system's models, by the models' folders."""
     folders = [] if config.dense is None else [config.dense.retriever]
     folders += [] if config.ranker is None else [config.ranker.folder]
-    return dict(zip(folders, _models(steps), strict=True))
-
-
-def _models(steps: Stages) -> list[Step]:
-    """The steps that made the models of some stages."""
-    retrievers = [retriever_of(steps["dense"])] if "dense" in steps else []
-    return retrievers + ([steps["ranker"].inputs["ranker"]] if "ranker" in steps else [])
+    return dict(zip(folders, systems.models(steps), strict=True))
 
 
 def _write_index(to: Path, stage: Step, store: Store) -> None:
     """The run's own index with the numbers that it was searched with, or all vectors as they are."""
     from components.retrieval import index
 
-    path, config = store.path(searched(stage)), stage.inputs["config"]
+    path, config = store.path(systems.searched(stage)), stage.inputs["config"]
     how = None if stage.inputs["index"] is not None else smaller.read(path)
     if how is not None and how.vectors == "int8":
         index.write(index.of_int8(how.scale or [], document_shards(path)), to)
@@ -107,7 +94,7 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
         ],
         sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
         read=list(dict.fromkeys(
-            cards.collection_name(node, outcome) for node in cards.collections_read(_models(steps))
+            cards.collection_name(node, outcome) for node in cards.collections_read(systems.models(steps))
         )),
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
     )  # fmt: skip

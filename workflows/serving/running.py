@@ -9,7 +9,7 @@ import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,15 @@ ANSWER_SECONDS = 60.0
 
 @contextmanager
 def announced(
-    folder: Path, url: str, identity: str, of_search: Mapping[str, str], limits: Mapping[str, int]
+    folder: Path, url: str, identity: str, systems: Sequence[str], limits: Mapping[str, int]
 ) -> Iterator[bool]:
     """While this block runs, the file is there; whether this service is in it. One that another service has written
     stays, where it answers the same or was written since; any other is put back at the end."""
-    about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": dict(of_search), "limits": dict(limits)}
+    about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": list(systems), "limits": dict(limits)}
     path = folder / FILE
     other = _read(path)
     other = other if other is not None and _answers(other, identity) else None
-    if other is not None and other["systems"].items() >= of_search.items():
+    if other is not None and all(name in other["systems"] for name in systems):
         yield False
         return
     try:
@@ -55,19 +55,18 @@ def announced(
                 path.unlink(missing_ok=True)
 
 
-def asked(folder: Path, identity: str, role: str, query: str, k: int, *, system: str | None = None) -> list[Hit] | None:
-    """What a running service of a folder finds by a system, or by the one that has a role in `search`; None where there
-    is no service of the same identity, or it does not answer: whoever asks then opens the models itself."""
+def asked(folder: Path, identity: str, system: str, query: str, k: int) -> list[Hit] | None:
+    """What a running service of a folder finds by a system; None where there is no service of the same identity that
+    has it, or it does not answer: whoever asks then opens the models itself."""
     about = _read(folder / FILE)
-    if about is None:
+    if about is None or system not in about["systems"]:
         return None
     try:
-        name = system or about["systems"][role]
         if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
             return None
         if not _answers(about, identity):
             return None
-        question = {"queries": [query], "k": k, "system": name}
+        question = {"queries": [query], "k": k, "system": system}
         documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
         return [Hit(**one) for one in documents]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
@@ -100,7 +99,7 @@ def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[st
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         tree = json.loads(path.read_text())
-        known = {"url", "pid", "identity", "systems", "limits"} <= tree.keys() and isinstance(tree["systems"], dict)
+        known = {"url", "pid", "identity", "systems", "limits"} <= tree.keys() and isinstance(tree["systems"], list)
         return tree if known else None
     except (OSError, ValueError, AttributeError, RecursionError):
         return None

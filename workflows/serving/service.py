@@ -15,7 +15,7 @@ from workflows.serving import library
 from workflows.serving.answering import Answering
 from workflows.serving.metrics import Metrics
 from workflows.serving.running import identity, identity_of_folder
-from workflows.stages import experiments
+from workflows.stages import experiments, systems
 from workflows.stages.experiments import Experiment
 from workflows.store import object_store
 from workflows.store.dag import graph
@@ -23,13 +23,11 @@ from workflows.store.store import Store
 
 
 class Checked(NamedTuple):
-    """What is known of a service before anything is library."""
+    """What is known of a service before anything is opened."""
 
     systems: list[str]
     default: str
     left_out: Mapping[str, str]
-    of_search: Mapping[str, str]
-    """The systems that the command `search` asks."""
     identity: str
     """Of what is served: the same wherever the same is read."""
     folder: Path
@@ -56,23 +54,21 @@ class Served:
         if experiments.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
-        names = list(plans)
-        return Checked(
-            names, self.names[0] if self.names else library.preferred(experiment.outcome, store, plans), reasons,
-            library.of_search(experiment.outcome, plans), identity(experiment, self.store), experiment.run,
-        )  # fmt: skip
+        asked = systems.asked(experiment.outcome, store)
+        default = asked.name if asked is not None and asked.name in plans else list(plans)[-1]
+        default = self.names[0] if self.names else default
+        return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
 
     def open(self) -> Answering:
         """Open all models and indexes; takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        systems, documents = self._open_folder() if experiments.is_system(self.config) else self._open_run()
-        return Answering(systems, documents, checked.default, checked.left_out, metrics)
+        opened, documents = self._open_folder() if experiments.is_system(self.config) else self._open_run()
+        return Answering(opened, documents, checked.default, checked.left_out, metrics)
 
     def _open_run(self) -> tuple[dict[str, System], Documents]:
         experiment, store, plans, _ = self._plans()
         opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
-        systems = {name: opened.system(plan) for name, plan in plans.items()}
-        return systems, opened.documents(experiment.outcome.data)
+        return {name: opened.system(plan) for name, plan in plans.items()}, opened.documents(experiment.outcome.data)
 
     def _open_folder(self) -> tuple[dict[str, System], Documents]:
         system = System.load(self.config, threads=self.threads, models=lambda: self.models)
@@ -97,4 +93,4 @@ class Served:
             if value:
                 raise UserError(f"{key}: an exported system is as its system.json says; accepted: with a config")
         name = configs.read(self.config).name
-        return Checked([name], name, {}, {"folder": name}, identity_of_folder(self.config), self.config)
+        return Checked([name], name, {}, identity_of_folder(self.config), self.config)

@@ -1,6 +1,6 @@
 """A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from components.data.tokenizers import MODEL_CONFIG, lengths_of
 from components.evaluation.selection import FILE as SELECTION
 from components.files import read_json
 from components.neighbours.reranking import best
+from components.retrieval import smaller
 from components.retrieval.fusion import fitted
 from components.retrieval.lucene import AnalyzerConfig
 from components.retrieval.prior import WEIGHTS
@@ -24,20 +25,48 @@ from workflows.steps.lucene import lucene_feedback, lucene_search
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.prior import add_prior
 from workflows.steps.score import rerank
-from workflows.steps.search import INDEX, search
-from workflows.steps.smaller import smaller_vectors
+from workflows.steps.search import INDEX, candidates, search
+from workflows.steps.smaller import rescore, smaller_vectors
 from workflows.store.dag import Step
+from workflows.store.needed import finished, not_dropped
 from workflows.store.store import Store
 
 Stages = Mapping[str, Step]
-"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `neighbours`, `fusion`, `ranker`,
-`prior`; in order."""
+"""The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `rescored`, `neighbours`, `fusion`,
+`ranker`, `prior`; in order."""
+LAST = "the last retriever"
+"""What the system of a run's last retriever is called where the run measured none."""
 
 
-def deployed(outcome: Outcome, store: Store) -> str | None:
-    """The name of the system that a run chose to deploy; None where it is not finished or chooses none."""
-    made = _selected(outcome, store) if store.is_done(outcome.results) else {}
-    return made.get("deploy")
+def asked(outcome: Outcome, store: Store) -> System | None:
+    """The system that is asked where none is named: what a run chose to deploy, or the best on the split that it
+    chooses by; where it chooses by none, the last retriever's, reordered by the last ranker where that was measured.
+    None where a run is not finished, or has none whose stages answer other queries."""
+    if not store.is_done(outcome.results):
+        return None
+    with suppress(UserError):
+        return _best(outcome, store, stages)
+    return None
+
+
+def exported(outcome: Outcome, store: Store) -> System:
+    """The system of a finished run that is exported where none is named: the one that is asked, or the next best that
+    a folder can have. UserError where there is none."""
+    return _best(outcome, store, stages_of_folder)
+
+
+def _best(outcome: Outcome, store: Store, stages_of: Callable[[System], Stages]) -> System:
+    """The first of those that a run recommends that has stages; UserError of the first where there is none."""
+    made, mistakes = _selected(outcome, store), list[UserError]()
+    names = [one["system"] for one in sorted(made.get("candidates", []), key=lambda one: -one["value"])]
+    names = [made["deploy"]] if "deploy" in made else names
+    for system in [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]:
+        try:
+            stages_of(system)
+            return system
+        except UserError as error:
+            mistakes.append(error)
+    raise mistakes[0]
 
 
 def _selected(outcome: Outcome, store: Store) -> dict[str, Any]:
@@ -49,46 +78,38 @@ def _selected(outcome: Outcome, store: Store) -> dict[str, Any]:
     return dict(read_json(store.path(selection) / SELECTION))
 
 
-def recommended(outcome: Outcome, store: Store) -> str | None:
-    """The name of the system that a finished run chose to deploy, or else of the best on the split that it chooses by
-    whose stages can be exported; None where it chose by none."""
-    made = _selected(outcome, store)
-    if "deploy" in made:
-        return str(made["deploy"])
-    for one in sorted(made.get("candidates", []), key=lambda one: -one["value"]):
-        with suppress(UserError):
-            stages(chosen(outcome, one["system"]))
-            return str(one["system"])
-    return None
+def chosen(outcome: Outcome, name: str) -> System:
+    """The system with a name; UserError lists the names that there are."""
+    systems = _ranked(outcome)
+    if name not in systems:
+        raise UserError(
+            f"--system: no system is called {name!r}; accepted: {listing(systems)}{did_you_mean(name, systems)}"
+        )
+    return systems[name]
 
 
-def chosen(outcome: Outcome, name: str | None) -> System:
-    """The system with a name; without one the last retriever's, reordered by the last ranker where that was measured.
-
-    UserError lists the names that there are.
-    """
-    systems = outcome.ranked
-    if not systems:
-        raise UserError("no system of this run has a ranking of its own, as each stands for several; export one of the "
-                        "experiments that it is made of")  # fmt: skip
-    if name is not None:
-        if name not in systems:
-            raise UserError(
-                f"--system: no system is called {name!r}; accepted: {listing(systems)}{did_you_mean(name, systems)}"
-            )
-        return systems[name]
+def last(outcome: Outcome) -> System:
+    """The last retriever's system, reordered by the last ranker where that was measured; UserError for none."""
+    systems = _ranked(outcome)
     retriever = outcome.retrieval.retriever.fingerprint
     own = [one for one in systems.values() if one.retrieval and one.retrieval.retriever.fingerprint == retriever]
-    last = [one for one in own if one.ranker is not None and one.ranker is outcome.ranker]
-    last = last or [one for one in own if one.ranker is None]
-    if not last:
+    found = [one for one in own if one.ranker is not None and one.ranker is outcome.ranker]
+    found = found or [one for one in own if one.ranker is None]
+    if not found:
         raise UserError(f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
                         f"({listing(systems)})")  # fmt: skip
-    return last[-1]
+    return found[-1]
+
+
+def _ranked(outcome: Outcome) -> dict[str, System]:
+    if not outcome.ranked:
+        raise UserError("no system of this run has a ranking of its own, as each stands for several; export one of the "
+                        "experiments that it is made of")  # fmt: skip
+    return outcome.ranked
 
 
 def stages(system: System) -> Stages:
-    """The stages of a system; UserError where it has one that cannot be deployed."""
+    """The stages of a system; UserError where it has one that answers no other queries."""
     assert system.ranking is not None
     with _named(system):
         made = _stages(system.ranking, system.data)
@@ -96,6 +117,20 @@ def stages(system: System) -> Stages:
             raise UserError(f"{made['neighbours'].label!r} reranks by neighbours; accepted: what a retriever ranks, as "
                             "the last stage")  # fmt: skip
         return made
+
+
+def stages_of_folder(system: System) -> Stages:
+    """The stages of a system that a folder can have; UserError for a list that its FAISS index does not find."""
+    made = stages(system)
+    vectors = made["dense"].inputs["vectors"] if "dense" in made else None
+    with _named(system):
+        if "rescored" in made:
+            raise UserError(f"{made['rescored'].label!r} orders what is found by other vectors; accepted: one kind of "
+                            "vectors")  # fmt: skip
+        if vectors is not None and vectors.function is smaller_vectors and vectors.inputs["kind"] == "binary":
+            raise UserError(f"{made['dense'].label!r} finds documents by the Hamming distance of bits; accepted: whole "
+                            "vectors, int8, or an index")  # fmt: skip
+    return made
 
 
 @contextmanager
@@ -108,20 +143,18 @@ def _named(system: System) -> Iterator[None]:
 
 
 def _stages(node: Step, data: Step) -> dict[str, Step]:
-    if node.function in (search, lucene_search, lucene_feedback):
+    if node.function in (search, candidates, lucene_search, lucene_feedback):
         if node.inputs["data"].fingerprint != data.fingerprint:
             raise UserError(f"{node.label!r} retrieves for other texts than the queries, such as expansions of them")
-        made = node.inputs.get("vectors")
-        if isinstance(made, Step) and made.function is smaller_vectors and made.inputs["kind"] == "binary":
-            raise UserError(f"{node.label!r} finds documents by the Hamming distance of bits, which the folder's FAISS "
-                            "index does not; accepted: whole vectors, int8, or an index")  # fmt: skip
-        return {"dense" if node.function is search else "lexical": node}
+        return {"dense" if node.function in (search, candidates) else "lexical": node}
+    if node.function is rescore:
+        return {**_stages(node.inputs["ranking"], data), "rescored": node}
     if node.function in (exclude, exclude_copies):  # of a query's own document: whoever deploys has no such queries
         return _stages(node.inputs["ranking"], data)
     if node.function is fuse:
         lists = node.inputs["rankings"]
         made = [_stages(one, data) for one in lists]
-        if sorted(name for one in made for name in one) != ["dense", "lexical"]:
+        if sorted(name for one in made for name in one if name != "rescored") != ["dense", "lexical"]:
             raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
                             "BM25 with one of a retriever")  # fmt: skip
         return {**made[0], **made[1], "fusion": node}
@@ -161,12 +194,39 @@ def searched(stage: Step) -> Step:
     return found
 
 
+def models(steps: Stages) -> list[Step]:
+    """The steps that made a system's models: the retriever, the ranker."""
+    found = [retriever_of(steps["dense"])] if "dense" in steps else []
+    return found + ([steps["ranker"].inputs["ranker"]] if "ranker" in steps else [])
+
+
+def lists(steps: Stages) -> list[Step]:
+    """The steps whose indexes and vectors a system's lists are read from."""
+    found: list[Step] = [steps["lexical"].inputs["index"]] if "lexical" in steps else []
+    found += [searched(steps["dense"])] if "dense" in steps else []
+    return found + ([steps["rescored"].inputs["vectors"]] if "rescored" in steps else [])
+
+
 def weights_of(steps: Stages) -> list[Step]:
     """The steps that chose a system's weights, and other numbers."""
     chose = [steps["neighbours"].inputs["config"]] if "neighbours" in steps else []
     chose += [steps["fusion"].inputs["config"]] if "fusion" in steps else []
     chose += [steps["prior"].inputs["weights"]] if "prior" in steps else []
     return [one for one in chose if isinstance(one, Step)]
+
+
+def fetch(store: Store, data: Step, steps: Stages) -> None:
+    """Fetch what a system is read from; UserError where something was not made or was dropped."""
+    read_from, weights = lists(steps), weights_of(steps)
+    for node in (*models(steps), *read_from, *weights, data):
+        finished(store, node)
+    for node in read_from:
+        not_dropped(store, node)
+    store.fetch([data], "documents.parquet")
+    store.fetch(models(steps), "model")
+    store.fetch([*read_from, *weights])
+    if "dense" in steps:  # an index is asked as its vectors were made
+        store.fetch([steps["dense"].inputs["vectors"]], smaller.FILE)
 
 
 def described(system: System, steps: Stages, store: Store) -> SystemConfig:

@@ -23,7 +23,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept are the last retrieval and what is deployed; which toy is the best differs from one processor to another."""
-    monkeypatch.setattr(systems, "recommended", lambda outcome, store: "start model")
+    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked["start model"])
     place = played.copy(tmp_path / "clean")
     before = tiny.contents(place.folder)
     assert place("show") == 0
@@ -50,7 +50,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     again = light(place, "run")
     assert again.startswith(table)
     assert "nothing to run" in again
-    assert place("search", "barami", "--rank") == 0
+    assert place("search", "barami", "--system", "ranker over retriever 1") == 0
     assert place("export", str(tmp_path / "out")) == 0
 
 
@@ -74,7 +74,8 @@ def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_pat
     (vectors / "artifact.json").write_text(json.dumps({**record, "dropped": ["documents-*.npy"]}))
     for path in vectors.glob("documents-*.npy"):
         path.unlink()
-    assert place("search", "barami") == 2
+    asked = ("search", "barami", "--system", "retriever 1")
+    assert place(*asked) == 2
     places = f"--store {place.store} --runs {place.runs}"
     run = f"run {place.config} --cluster {place.folder / 'inline.yaml'}"
     again = f"python -m workflows {places} {run} --until 'retriever 1 vectors'"
@@ -139,7 +140,7 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
 def test_what_an_unfinished_run_beside_it_uses_stays(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systems, "recommended", lambda outcome, store: "start model")
+    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked["start model"])
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
     said()

@@ -211,7 +211,7 @@ def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said:
     assert yaml.safe_load((run / "config.yaml").read_text())["evaluate"]["measures"] == ["P@1"]
     steps = {one["function"] for one in place.metrics(run.name)["steps"] if one["executed"]}
     assert steps == {"evaluate", "fit_fusion", "fuse", "select", "results"}  # chosen by another measure
-    assert f"search {place.config} \"your question\" --set 'evaluate.measures=[P@1]' --rank" in said()[0]
+    assert f"search {place.config} \"your question\" --set 'evaluate.measures=[P@1]'\n" in said()[0]
 
 
 def test_a_failure_is_status_1_and_one_line(

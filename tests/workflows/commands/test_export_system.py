@@ -141,7 +141,7 @@ def lines_of_code(program: str) -> int:
 def test_a_folder_in_place_of_a_config(run: Place, exported: Callable[[str], Path], said: Said) -> None:
     """It prints what the config prints: documents, titles, texts and scores."""
     query = next(iter(asked(run).values()))
-    assert run("search", query, "-k", "12", "--rank") == 0
+    assert run("search", query, "-k", "12", "--system", "ranker over retriever") == 0
     before = said()[0]
     folder = exported("ranker over retriever")
     said()
@@ -268,7 +268,6 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
     ("words", "says"),
     [
         (["--set", "k=3"], "--set: an exported system searches as its system.json says; accepted: with a config"),
-        (["--rank"], "--rank: an exported system searches as its system.json says; accepted: with a config"),
         (["-k", "41"], "-k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +19,22 @@ from tests.support import tiny
 from tests.support.tiny import Place, Said
 from workflows.commands import search
 from workflows.distributed import cluster as clusters
+from workflows.serving import library
 from workflows.stages import experiments, systems
 from workflows.store.store import Store
+
+RETRIEVER = ["--system", "retriever 1"]  # none with BM25: Java would start here
+RANKER = ["--system", "ranker over retriever 1"]
 
 
 def test_search(played: Place, said: Said) -> None:
     before = tiny.contents(played.store)
-    assert played("search", "barami comi", "-k", "3") == 0
+    assert played("search", "barami comi", "-k", "3", *RETRIEVER) == 0
     lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
     assert [bool(re.fullmatch(rf"{n}\. (\S+  )?\(-?\d\.\d{{3}}\)  d\d+", line)) for n, line in enumerate(lines, 1)] == [
         True
     ] * 3
-    assert played("search", "barami comi", "-k", "3", "--rank") == 0
+    assert played("search", "barami comi", "-k", "3", *RANKER) == 0
     ranked = [float(score) for score in re.findall(r"ranker (-?\d+\.\d+)", said()[0])]
     assert len(ranked) == 3
     assert ranked == sorted(ranked, reverse=True)
@@ -45,21 +48,28 @@ def test_a_blank_question_is_refused(played: Place, said: Said, blank: str) -> N
     assert said() == ("", f"error: QUERY: got {blank!r}; accepted: a text that is not blank\n")
 
 
-def test_it_says_which_system_export_packs_where_another_one_searches(played: Place, said: Said) -> None:
-    packed = systems.recommended(experiments.read(played.config, [], played.runs).outcome, Store(played.store))
-    assert packed is not None
-    assert played("search", "barami") == 0
-    hint = "the last retriever searches here; the system that `export` packs: --system"
-    assert said()[1] == ("" if packed == "retriever 1" else f"{hint} {shlex.quote(packed)}\n")
-    assert played("search", "barami", "--system", "retriever 1") == 0  # not one with BM25: Java would start here
+def test_who_names_no_system_asks_the_one_that_export_packs(played: Place, said: Said) -> None:
+    outcome = experiments.read(played.config, [], played.runs).outcome
+    packed = systems.exported(outcome, Store(played.store))
+    done = subprocess.run(
+        [sys.executable, "-m", "workflows", *played.words("search", "barami")],
+        cwd=tiny.ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == f"{packed.name} searches here; --system NAME asks another\n"
+    plan = library.measured(packed, Store(played.store))
+    assert len(HIT.findall(done.stdout)) == min(5, plan.config.limit)
+    assert played("search", "barami", *RETRIEVER) == 0
     assert said()[1] == ""
 
 
-def test_of_several_trainings_it_says_which_one_searches(capsys: pytest.CaptureFixture[str]) -> None:
-    """A comparison has no system of its own: each of its table's rows stands for one a seed."""
-    retrieval = SimpleNamespace(retriever=SimpleNamespace(label="own: retriever (seed 2)"))
-    search._name_who_searches(cast(Any, SimpleNamespace(ranked={}, retrieval=retrieval)), cast(Any, None), rank=False)
-    assert capsys.readouterr().err == "of these trainings this one searches: own: retriever (seed 2)\n"
+def test_of_a_run_that_is_not_finished_the_last_retriever_is_asked(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    assert place("run", "--until", "retriever ranking (test)") == 0
+    said()
+    assert place("search", "barami") == 0
+    assert said()[1] == "the run is not finished; here searches: retriever\n"
 
 
 def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +77,7 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
     place = played.copy(tmp_path / "copy")
     tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
     monkeypatch.setattr(clusters, "ray_session", None)
-    assert place("search", "barami comi", "-k", "3") == 0
+    assert place("search", "barami comi", "-k", "3", *RETRIEVER) == 0
 
 
 def test_it_imports_nothing_heavy_that_it_does_not_need(played: Place) -> None:
@@ -79,7 +89,7 @@ assert main(sys.argv[1:]) == 0
 heavy = ("ray", "transformers.modeling_utils", "torch._dynamo", "peft", "accelerate", "sklearn", "fastapi", "pyserini")
 print("imported:", *(name for name in heavy if name in sys.modules))
 """
-    words = [sys.executable, "-c", code, *played.words("search", "barami comi", "--rank")]
+    words = [sys.executable, "-c", code, *played.words("search", "barami comi", *RANKER)]
     done = subprocess.run(words, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.endswith("imported:\n"), done
 
@@ -89,7 +99,7 @@ def test_control_characters_of_documents_do_not_reach_the_terminal(
 ) -> None:
     hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
     monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
-    assert played("search", "barami") == 0
+    assert played("search", "barami", *RETRIEVER) == 0
     assert said()[0] == "1. a  ]0;title  b  (1.000)  d [2J1\n   one 31m two [31m\u202bred\n"
 
 
@@ -149,14 +159,14 @@ def test_search_with_an_index_needs_no_vectors(beir: Path, encoder: Path, tmp_pa
     assert len(HIT.findall(said()[0])) == 3
 
 
-@pytest.mark.parametrize(("words", "depth"), [([], 10), (["--depth", "4"], 4), (["--depth", "1"], 1)])
-def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[str], depth: int) -> None:
-    """The run's own first ten, or as many as are asked for; the others follow in the retriever's order. Documents that
-    say the same are taken for one: rounding decides which comes first."""
+def test_search_reranks_as_the_run_does(played: Place, said: Said) -> None:
+    """The run's own first ten; the others follow in the retriever's order. Documents that say the same are taken for
+    one: rounding decides which comes first."""
+    depth = 10
     documents = pq.read_table(played.artifact("data") / "documents.parquet").to_pylist()
     texts = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
     for query in queries_of(played)[:3]:
-        assert played("search", query["text"], "--rank", "-k", "20", *words) == 0
+        assert played("search", query["text"], "-k", "20", *RANKER) == 0
         hits = HIT.findall(said()[0])
         before = [row["doc_id"] for row in ranked(played, "retriever 1 ranking (test)", query["query_id"])]
         after = ranked(played, "ranker over retriever 1 (test)", query["query_id"])
@@ -173,39 +183,21 @@ def test_search_reranks_as_the_run_does(played: Place, said: Said, words: list[s
 
 def test_search_reranks_what_it_retrieves_beyond_what_it_shows(played: Place, said: Said) -> None:
     query = queries_of(played)[0]
-    assert played("search", query["text"], "--rank", "-k", "2") == 0
+    assert played("search", query["text"], "-k", "2", *RANKER) == 0
     wanted = [row["doc_id"] for row in ranked(played, "ranker over retriever 1 (test)", query["query_id"])[:2]]
     assert [doc_id for *_, doc_id in HIT.findall(said()[0])] == wanted
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (
-            ["--rank", "--depth", "0"],
-            "--depth: got 0 documents for a query; accepted: 1 to 40, the size of the collection",
-        ),
-        (
-            ["--rank", "--depth", "41"],
-            "--depth: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
-        ),
-        (["--depth", "4"], "--depth: says how many documents --rank reorders; accepted: together with --rank"),
-    ],
-)
-def test_a_depth_that_cannot_be(played: Place, said: Said, words: list[str], says: str) -> None:
-    assert played("search", "barami", *words) == 2
-    assert said()[1] == f"error: {says}\n"
-
-
-@pytest.mark.parametrize(("limit", "shown"), [(None, 5), (3, 3), (40, 5)])
-def test_who_says_no_number_is_shown_five_or_all_that_are_ranked(limit: int | None, shown: int) -> None:
-    assert search._k(argparse.Namespace(k=None), limit) == shown
-    assert search._k(argparse.Namespace(k=9), limit) == 9
+@pytest.mark.parametrize(("limit", "shown"), [(3, 3), (40, 5)])
+def test_who_says_no_number_is_shown_five_or_all_that_are_ranked(limit: int, shown: int) -> None:
+    config = cast(Any, SimpleNamespace(limit=limit, check_k=lambda k, key: None))
+    assert search._k(argparse.Namespace(k=None), config) == shown
+    assert search._k(argparse.Namespace(k=9), config) == 9
 
 
 @pytest.mark.parametrize("k", ["0", "-1", "41"])
 def test_search_for_more_than_there_is(played: Place, said: Said, k: str) -> None:
-    assert played("search", "barami", "-k", k) == 2
+    assert played("search", "barami", "-k", k, *RETRIEVER) == 2
     assert said()[1] == f"error: -k: got {k} documents for a query; accepted: 1 to 40, the size of the collection\n"
 
 
@@ -213,9 +205,3 @@ def test_search_before_the_run(played: Place, tmp_path: Path, said: Said) -> Non
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
     assert place("search", "barami") == 2
     assert said()[1].startswith("error: the step 'retriever 1' is not done")
-
-
-def test_search_of_a_recipe_without_a_ranker(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
-    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
-    assert place("search", "barami", "--rank") == 2
-    assert said()[1] == f"error: --rank: {place.config} trains no ranker\n"

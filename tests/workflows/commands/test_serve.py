@@ -82,36 +82,35 @@ def test_it_listens_on_this_machine_alone(service: Served) -> None:
 
 
 def test_search_asks_a_running_service(place: Place, service: Served, said: Said, no_models: None) -> None:
-    for words in ([], ["--rank"]):
-        assert place("search", "barami comi", "-k", "4", *words) == 0
+    for name in ("retriever 1", "ranker over retriever 1"):
+        assert place("search", "barami comi", "-k", "4", "--system", name) == 0
         lines = [line for line in said()[0].splitlines() if not line.startswith("   ")]
-        name = "ranker over retriever 1" if words else "retriever 1"
         assert [line.split()[-1] for line in lines] == [one for one, _ in service.ask("barami comi", 4, name)]
 
 
 def test_search_says_the_same_with_and_without_a_service(
     place: Place, played: Place, service: Served, said: Said
 ) -> None:
-    for words in ([], ["--rank"]):
-        assert place("search", "barami comi", "-k", "4", *words) == 0
+    for name in ("retriever 1", "ranker over retriever 1"):
+        assert place("search", "barami comi", "-k", "4", "--system", name) == 0
         with_it = said()[0]
-        assert played("search", "barami comi", "-k", "4", *words) == 0
+        assert played("search", "barami comi", "-k", "4", "--system", name) == 0
         assert said()[0] == with_it
 
 
 @pytest.mark.parametrize(
-    "change", [{"pid": 2**22 + 1}, {"identity": "another"}, {"url": "http://127.0.0.1:9"}, {"systems": {}}, {"url": 1}]
+    "change", [{"pid": 2**22 + 1}, {"identity": "another"}, {"url": "http://127.0.0.1:9"}, {"systems": []}, {"url": 1}]
 )
 def test_a_file_of_a_service_that_is_gone_is_ignored(
     tmp_path: Path, service: Served, place: Place, change: dict[str, object]
 ) -> None:
     about = json.loads((place.runs / "tiny" / running.FILE).read_text())
-    assert running.asked(place.runs / "tiny", about["identity"], "retriever", "barami", 2) is not None
+    assert running.asked(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
     (tmp_path / running.FILE).write_text(json.dumps({**about, **change}))
-    assert running.asked(tmp_path, about["identity"], "retriever", "barami", 2) is None
+    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
     (tmp_path / running.FILE).write_text("{")
-    assert running.asked(tmp_path, about["identity"], "retriever", "barami", 2) is None
-    assert running.asked(tmp_path / "none", about["identity"], "retriever", "barami", 2) is None
+    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    assert running.asked(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
 
 
 def test_an_exported_system_is_served_until_it_is_asked_to_stop(

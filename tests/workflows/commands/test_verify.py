@@ -22,7 +22,7 @@ def place(played: Place, tmp_path: Path) -> Place:
 
 
 def test_what_commands_read_or_drop_is_as_it_was(place: Place, tmp_path: Path, said: Said) -> None:
-    assert place("search", "barami", "--rank") == 0
+    assert place("search", "barami", "--system", "ranker over retriever 1") == 0
     assert place("report") == 0
     assert place("export", str(tmp_path / "out")) == 0
     assert place("clean") == 0

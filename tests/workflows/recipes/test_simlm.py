@@ -84,7 +84,7 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
     said()
     assert place("run") == 0
     assert not any(one["executed"] for one in place.metrics()["steps"])
-    assert place("search", "bara comi", "--rank") == 0
+    assert place("search", "bara comi", "--system", "ranker over retriever 2") == 0
 
 
 @pytest.mark.parametrize("key", [key for key in STAGES if key != "pretrain"])

@@ -14,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
+from components.retrieval import smaller
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.stages import experiments
+from workflows.stages import experiments, systems
 from workflows.store.dag import graph
+from workflows.store.store import Store
 
 SIZES: dict[str, Any] = {
     "8 dimensions": {"dimensions": 8},
@@ -101,9 +103,24 @@ def test_a_run_searches_as_its_config_says(
     text = next(row["text"] for row in queries if row["query_id"] == next(iter(wanted)))
     assert place("clean") == 0  # what is searched stays
     said()
-    assert place("search", text, "-k", "3") == 0
+    assert place("search", text, "-k", "3", "--system", "retriever") == 0
     lines = [line for line in said()[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
     assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in next(iter(wanted.values()))[:3]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_can_be_asked(run: Place, said: Said, monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    """Also those that no folder can have; what is asked of a store has all that they are read from."""
+    fetched = set[str]()
+    monkeypatch.setattr(Store, "fetch", lambda store, nodes, *parts: fetched.update(parts))
+    queries = pq.read_table(run.artifact("data") / "queries.parquet").to_pylist()
+    query, found = next(iter(ranked(run, f"retriever, {size} ranking (test)").items()))
+    text = next(row["text"] for row in queries if row["query_id"] == query)
+    said()
+    assert run("search", text, "-k", "3", "--system", f"retriever, {size}") == 0
+    lines = [line for line in said()[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
+    assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in found[:3]]
+    assert smaller.FILE in fetched
 
 
 @pytest.mark.parametrize("size", ["8 dimensions", "int8", "8 dimensions, SQ8"])
@@ -136,8 +153,24 @@ def test_bits_cannot_be_deployed_in_a_faiss_index(run: Place, tmp_path: Path, sa
     assert run("export", str(tmp_path / "out"), "--system", "retriever, binary") == 2
     assert "Hamming distance of bits" in said()[1]
     assert run("export", str(tmp_path / "out"), "--system", "retriever, binary, rescored") == 2
-    assert "is no stage of a system" in said()[1]
+    assert "orders what is found by other vectors; accepted: one kind of vectors" in said()[1]
     assert not (tmp_path / "out").exists()
+
+
+def test_the_best_is_asked_and_the_best_that_a_folder_can_have_is_exported(
+    run: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome, store = experiments.read(run.config, [], run.runs).outcome, Store(run.store)
+    names = ["retriever, int8", "retriever, binary", "retriever, binary, rescored"]
+    made = {"candidates": [{"system": name, "value": value} for value, name in enumerate(names)]}
+    monkeypatch.setattr(systems, "_selected", lambda *_: made)
+    system = systems.asked(outcome, store)
+    assert system is not None
+    assert system.name == "retriever, binary, rescored"
+    assert systems.exported(outcome, store).name == "retriever, int8"
+    made["candidates"] = made["candidates"][1:]
+    with pytest.raises(UserError, match=r"'retriever, binary, rescored' cannot be deployed: .* by other vectors"):
+        systems.exported(outcome, store)
 
 
 def test_a_mistake_names_the_size(beir: Path, encoder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def exportable(config: str, *sets: str) -> dict[str, list[str]]:
     found = {}
     for name, system in outcome(config, *sets).ranked.items():
         try:
-            found[name] = list(systems.stages(system))
+            found[name] = list(systems.stages_of_folder(system))
         except UserError:
             continue
     return found
@@ -59,7 +59,7 @@ def test_of_ear_those_can_be_exported_that_issue_the_queries_themselves() -> Non
     ],
 )
 def test_the_system_that_is_exported_where_none_is_named(config: str, name: str) -> None:
-    assert systems.chosen(outcome(config), None).name == name
+    assert systems.last(outcome(config)).name == name
 
 
 def test_of_several_seeds_it_is_the_last_one_s() -> None:
