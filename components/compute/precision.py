@@ -40,6 +40,7 @@ def computed(asked: str, device: str) -> str:
     return "bf16" if asked != "fp32" and has_bf16(device) else "fp32"
 
 
-def autocast(precision: str, device: str) -> Any:
-    """Inside this block a kind of device computes products in this precision, which `computed` gives."""
-    return torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
+def autocast(precision: str, device: str, *, keep: bool = True) -> Any:
+    """Inside this block a kind of device computes products in this precision, which `computed` gives. `keep` keeps the
+    weights that were rounded for a pass for the next ones: quick, but all passes' gradients are then summed in bf16."""
+    return torch.autocast(device, torch.bfloat16, cache_enabled=keep) if precision == "bf16" else nullcontext()

@@ -52,7 +52,7 @@ def add_gradients(
             batch = objective.collate(mine)
             operations += objective.operations(batch) or 0.0
             batch = to_device(batch, device)
-        with autocast(precision, device.type):
+        with autocast(precision, device.type, keep=False):
             representations = objective.encode(batch)
         terms = objective.terms(representations, batch)
         # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.

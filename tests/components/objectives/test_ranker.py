@@ -173,3 +173,19 @@ def test_choosing_takes_no_gradient_away(objective: Any, precision: str, recompu
 
 def test_both_pass_the_check_before_the_first_update(objective: Any) -> None:
     assert checked(objective(ROWS * 2, keep=2, losses=R_DROP)) < 1e-3
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_gradient_of_many_pieces_in_bf16_is_as_right_as_that_of_one(objective: Any, recompute: bool) -> None:
+    """It is summed in fp32: a sum in bf16 stays as it is once it is 256 times as large as what is added."""
+    device, rows = torch.device("cpu"), ROWS * 50
+
+    def gradient(max_tokens: int, precision: str) -> torch.Tensor:
+        ranker = objective(rows, max_tokens=max_tokens, recompute=recompute).eval()
+        among = visits(range(len(rows)))
+        add_gradients(ranker, among, parts=1, seed=1, update=0, device=device, precision=precision)
+        return torch.cat([one.grad.flatten() for name, one in ranker.named_parameters() if ".layer" in name])
+
+    wanted = gradient(100_000, "fp32")
+    apart = {tokens: float((gradient(tokens, "bf16") - wanted).norm() / wanted.norm()) for tokens in (100_000, 24)}
+    assert apart[24] < 1.5 * apart[100_000] + 1e-3, apart
