@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -88,6 +89,7 @@ def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
     for pod in pods(name):
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
@@ -98,7 +100,12 @@ def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
 
 
 def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
-    words = manifest("rayjob")["spec"]["entrypoint"].split()
+    """All of it is the job: KubeRay's pod has a shell that reads the entrypoint behind `ray job submit ... --`."""
+    shell = f"ray() {{ printf '%s\\n' \"$@\"; }}; ray job submit -- {manifest('rayjob')['spec']['entrypoint']} ;"
+    submitted = subprocess.run(["bash", "-ce", shell], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert submitted[:5] == ["job", "submit", "--", "sh", "-c"]
+    (line,) = submitted[5:]
+    words = shlex.split(line)
     assert words[:3] == ["cd", "/sparring", "&&"]
     assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
     from workflows.__main__ import parser
