@@ -166,18 +166,21 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
         if buffer.next_character() != "[":
             raise UserError(f"{buffer.place}: expected a JSON array")
         buffer.skip()
-        if buffer.next_character() == "]":
-            return
-        while True:
+        more = buffer.next_character() != "]"
+        while more:
             place = buffer.at_value()
             value = buffer.value()
             yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "not a JSON object")
             separator = buffer.next_character()
-            if separator == "]":
-                return
-            if separator != ",":
+            if separator not in ("]", ","):
                 raise UserError(f"{buffer.place}: not JSON: expected , or ] after an object")
-            buffer.skip()
+            more = separator == ","
+            if more:
+                buffer.skip()
+        buffer.skip()
+        if buffer.next_character():
+            raise UserError(f"{buffer.place}: there is more behind the JSON array; accepted: one array a file, or an "
+                            "object a line (.jsonl)")  # fmt: skip
 
 
 class Row(NamedTuple):

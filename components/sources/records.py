@@ -6,6 +6,7 @@ Each has its `place`, the file and line or row that it was read from, for error 
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError
@@ -199,7 +200,7 @@ def is_list(name: str) -> bool:
 
 def is_split(name: Any) -> bool:
     """Whether a split can be called so. It may be the name of a column or of a file, and is printed."""
-    return isinstance(name, str) and bool(name.strip()) and name.isprintable()
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and Path(name).name == name
 
 
 def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:

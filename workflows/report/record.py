@@ -61,6 +61,8 @@ def config_name(config: Path) -> str:
 
 def recorded(path: Path) -> tuple[str, list[str]] | None:
     """The config that a file is a record of, and what was set of it; None where it is no record."""
+    if not path.is_file():  # a device may never end
+        return None
     try:
         run = json.loads(path.read_text())["run"]
         return run["config"], run.get("set", [])

@@ -95,6 +95,7 @@ def application(
         """Requests, errors, latencies and batch sizes, for Prometheus."""
         return Response(answering.metrics.text(), media_type=FORMAT)
 
+    app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)  # as `wget --spider` asks
     _tell_errors(app)
     paths = frozenset({"/", "/openapi.json", *(path for path in app.openapi()["paths"])})
     return Gate(app, token=token, loopback=loopback, paths=paths, metrics=answering.metrics)

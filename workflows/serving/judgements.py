@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ class Added(NamedTuple):
     judgements: int
     changed: int
     """Of these, in place of the collection's own."""
+    gone: int
+    """Marks of documents that the collection does not have any more, which are left out."""
 
 
 def write(out: Path, data: Path, marks: Iterable[Mark], split: str) -> Added:
@@ -37,21 +40,25 @@ def write(out: Path, data: Path, marks: Iterable[Mark], split: str) -> Added:
     own = pq.read_table(data / "qrels.parquet", schema=QRELS)
     out.mkdir()
     documents.write(data / "documents.parquet", out / "corpus.jsonl")
-    return _write(out, queries, own, marks, split)
+    return _write(out, queries, own, list(marks), split)
 
 
 def write_folder(out: Path, corpus: Path, marks: Iterable[Mark], split: str) -> Added:
     """Write the documents of an exported system with marks, which are then all judgements there are."""
     out.mkdir()
     shutil.copyfile(corpus, out / "corpus.jsonl")
-    return _write(out, [], QRELS.empty_table(), marks, split)
+    return _write(out, [], QRELS.empty_table(), list(marks), split)
 
 
-def _write(out: Path, queries: list[dict[str, Any]], own: pa.Table, marks: Iterable[Mark], split: str) -> Added:
+def _write(out: Path, queries: list[dict[str, Any]], own: pa.Table, marks: list[Mark], split: str) -> Added:
+    gone = {mark.doc_id for mark in marks}
+    with (out / "corpus.jsonl").open(encoding="utf-8") as corpus:
+        for line in corpus:
+            gone.discard(json.loads(line)["_id"])
     known = {" ".join(row["text"].split()): row for row in reversed(queries)}
     judged = {(row["query_id"], row["doc_id"]): (row["split"], row["relevance"]) for row in own.to_pylist()}
     before, added, changed = len(queries), 0, 0
-    for mark in marks:
+    for mark in (mark for mark in marks if mark.doc_id not in gone):
         text = " ".join(mark.query.split())
         if text not in known:
             known[text] = {"query_id": query_id(text), "text": mark.query, "split": split, "answers": None}
@@ -66,9 +73,8 @@ def _write(out: Path, queries: list[dict[str, Any]], own: pa.Table, marks: Itera
             file.write(json.dumps({"_id": row["query_id"], "text": row["text"], **told}, ensure_ascii=False) + "\n")
     (out / "qrels").mkdir()
     for name in dict.fromkeys(there for there, _ in judged.values()):
-        with (out / "qrels" / f"{name}.tsv").open("w", encoding="utf-8") as file:
-            file.write("query-id\tcorpus-id\tscore\n")
-            for (query, document), (there, relevance) in judged.items():
-                if there == name:
-                    file.write(f"{query}\t{document}\t{relevance}\n")
-    return Added(len(queries) - before, added, changed)
+        with (out / "qrels" / f"{name}.tsv").open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file, delimiter="\t", lineterminator="\n")
+            rows.writerow(["query-id", "corpus-id", "score"])
+            rows.writerows([*key, relevance] for key, (there, relevance) in judged.items() if there == name)
+    return Added(len(queries) - before, added, changed, sum(mark.doc_id in gone for mark in marks))

@@ -33,6 +33,8 @@ def test_an_array_is_read_piece_by_piece(tmp_path: Path, chunk_chars: int) -> No
         ('[{"a": nope}, ' + " " * 100 + "]", ":1: not JSON: Expecting value"),
         ('[{"a": ' + "9" * 5_000 + "}]", ":1: not JSON that can be read: Exceeds the limit"),
         ("[" * 200_000, ":1: not JSON: nested too deeply"),
+        ('[{"a": 1}]\n[{"a": 2}]', ":2: there is more behind the JSON array; accepted: one array a file"),
+        ("[]\n\n x", ":3: there is more behind the JSON array"),
     ],
 )
 def test_a_broken_array_names_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -166,14 +166,15 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
                if row["query_id"] == judged["query_id"])  # fmt: skip
     file = tmp_path / "marks.jsonl"
     marks = [(text, judged["doc_id"], False), ("a new one", "d3", True), ("a new one", "d4", False)]
+    marks += [("a new one", "gone", True)]
     lines = [json.dumps({"query": query, "doc_id": one, "relevant": right}) for query, one, right in marks]
     file.write_text("\n".join([*lines, '{"query": "torn']))
     before = tiny.contents(place.store)
     assert place("marks", str(tmp_path / "out"), "--marks", str(file)) == 0
-    assert (
-        "3 judgements from marks, 1 of them in place of the collection's own; 1 new query in the split train"
-        in said()[0]
+    assert "3 judgements from marks, 1 of them in place of the collection's own; 1 new query in the split train" in (
+        told := said()[0]
     )
+    assert "left out: 1 mark of documents that are not there any more\n" in told
     assert tiny.contents(place.store) == before
     again = tiny.place(tmp_path / "again", tiny.dpr(tmp_path / "out", encoder))
     assert again("run", "--until", "data") == 0

@@ -68,6 +68,11 @@ def test_a_body_that_cannot_be_decoded_is_said_to_be_none(service: Made, body: b
     assert said.json["detail"].startswith("the body cannot be read: it is no UTF-8, or ")
 
 
+def test_whether_it_is_well_can_be_asked_without_a_body(service: Made) -> None:
+    said = asyncio.run(request(service.application, "HEAD", "/health"))
+    assert said.status == 200
+
+
 @pytest.mark.parametrize("tree", [None, [], "x", 1])
 def test_a_body_is_an_object(service: Made, tree: Any) -> None:
     said = post(service.application, "/search", tree)
