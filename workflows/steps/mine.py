@@ -1,6 +1,7 @@
 """Mine groups: queries of a split with their positives, and negatives drawn from a ranking."""
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -146,12 +147,12 @@ def mine(
     """Write `groups.parquet` with so many groups of the split's queries.
 
     Relevant documents, copies of them, and documents relevant to another query with the same text are never negatives.
-    Each pass over the queries has its own order, and a query's draw depends on (seed, query, visit) alone. Queries with
-    fewer candidates than `negatives` get random documents instead, so that all groups have one size, but for those with
-    a teacher's scores, which are smaller then. From a ranking
-    that `screen` wrote, only candidates that passed are drawn; random negatives are not screened. Where the config asks
-    for answers, `ranking` is one that `answering` wrote. Where it asks for what the source gives, there is no ranking.
-    Behind a closed `gate` there are no groups.
+    Each pass over the queries has its own order (a training reads the rows in another), and a query's draw depends on
+    (seed, query, visit) alone. Queries for which the ranking has nothing are left out and counted; those with fewer
+    candidates than `negatives` get random documents instead, so that all groups have one size, but for those with a
+    teacher's scores, which are smaller then. From a ranking that `screen` wrote, only candidates that passed are drawn;
+    random negatives are not screened. Where the config asks for answers, `ranking` is one that `answering` wrote. Where
+    it asks for what the source gives, there is no ranking. Behind a closed `gate` there are no groups.
     """
     _refuses(data, split, config, gate)
     if gate is not None and not is_open(gate):
@@ -166,7 +167,7 @@ def mine(
         )
     visits = -(-groups // len(pool.queries))
     order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
-    filled = 0
+    filled = short = 0
     with (
         replacing(out / "groups.parquet") as path,
         pq.ParquetWriter(path, GROUPS) as writer,
@@ -175,29 +176,35 @@ def mine(
         for start in range(0, groups, 5_000):
             rows = []
             for position in range(start, min(start + 5_000, groups)):
-                row, missing = pool.group(int(order[position]), position // len(pool.queries), seed)
-                filled += missing
+                row, random, missing = pool.group(int(order[position]), position // len(pool.queries), seed)
+                filled, short = filled + random, short + missing
                 rows.append(row)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             progress.add(len(rows))
-    note = _note(config, pool, filled, groups * config.negatives)
+    note = " ".join(_notes(config, pool, filled, short, groups))
     return {
         "groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries),
-        "by_answer": len(pool.by_answer), "filled": filled, **({"note": note} if note else {}),
+        "by_answer": len(pool.by_answer), "filled": filled,
+        **({"missing": short} if short else {}), **({"note": note} if note else {}),
     }  # fmt: skip
 
 
-def _note(config: MineConfig, pool: "_Pool", missing: int, wanted: int) -> str:
+def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
     """Where groups are other than asked for."""
-    if config.given == "scores":
-        few = f"{missing:,} of {wanted:,} negatives are missing, as the source has too few with scores."
-        which = "1 query has" if pool.unscored == 1 else f"{pool.unscored:,} queries have"
-        left_out = f"{which} no negative with a score, and no part in it."
-        return " ".join([*([few] if missing else []), *([left_out] if pool.unscored else [])])
-    few = f"{missing:,} of {wanted:,} negatives are random documents, as the"
-    if config.given is not None:
-        return f"{few} source gives too few." if missing else ""
-    return f"{few} ranking has too few candidates (`depth`)." if 2 * missing > wanted and config.negatives else ""
+    wanted, scored = groups * config.negatives, config.given == "scores"
+    few = f"{filled:,} of {wanted:,} negatives are random documents, as the"
+    if filled and config.given is not None:
+        yield f"{few} source gives too few."
+    elif 2 * filled > wanted:
+        yield f"{few} ranking has too few candidates (`depth`)."
+    if short:
+        wanted += 0 if scored else groups * config.random
+        why = "source has too few with scores" if scored else "collection has too few documents"
+        yield f"{short:,} of {wanted:,} negatives are missing, as the {why}."
+    if pool.left_out:
+        which = "1 query has" if pool.left_out == 1 else f"{pool.left_out:,} queries have"
+        what = "negative with a score" if scored else "candidate"
+        yield f"{which} no {what}, and no part in it."
 
 
 class _Ranked(NamedTuple):
@@ -234,12 +241,12 @@ class _Pool:
             wanted = [row for row in wanted if row in self._ranked]
         self.by_answer = self._answering(wanted) if config.positives == "answering" else []
         self.queries = [row for row in wanted if row in self._positives]
-        self.unscored = 0
-        """With a teacher: judged queries of the source whose positives, or all of whose negatives, have no score."""
         if config.given == "scores":
             self.queries = [row for row in self.queries if len(self._candidates(row, self._taken(row))[0])]
-            offered = judged & self._offered
-            self.unscored = sum(row in offered for row in of_split) - len(self.queries)
+        if config.given is not None:  # who is given nothing is not trained on
+            judged &= self._offered
+        self.left_out = len(judged.intersection(of_split).difference(self.queries))
+        """Judged queries for which the ranking has nothing, or, with a teacher, no candidate that has a score."""
 
     def _answering(self, queries: list[int]) -> list[int]:
         """Give queries without a relevant document the first that bears an answer; those that got one."""
@@ -313,9 +320,9 @@ class _Pool:
             found[query] = _Ranked(documents[order], scores[order], none, ~none)
         return found
 
-    def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int]:
-        """One group as a row of the table, and how many negatives it has too few candidates for: they are random, or
-        missing where a teacher's scores count."""
+    def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int, int]:
+        """One group as a row of the table, how many of its negatives are random for want of candidates, and how many
+        are missing: the collection has no more, or a teacher's scores count."""
         query = self.queries[position]
         rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]
@@ -332,14 +339,18 @@ class _Pool:
             chosen += documents[at].tolist()
             taken |= set(self._same[documents[at]].tolist())
             missing = self._config.negatives - len(at)
+        random = []
         if not self._teacher:  # who scores no random document
-            chosen += self._random(self._config.random + missing, taken, rng)
+            random = self._random(self._config.random + missing, taken, rng)
+            chosen += random
+        filled = min(missing, len(random))
+        missing += (0 if self._teacher else self._config.random) - len(random)
         targets = [1.0] + [0.0] * (len(chosen) - 1)
         ids = self._document_ids.take(pa.array(chosen)).to_pylist()
         return {
             "query_id": self._query_ids[query].as_py(), "visit": visit, "doc_ids": ids, "targets": targets,
             "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
-        }, missing  # fmt: skip
+        }, filled, missing  # fmt: skip
 
     def _taken(self, query: int) -> set[int]:
         """The texts that are no negatives of a query."""

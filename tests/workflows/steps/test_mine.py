@@ -202,6 +202,23 @@ def test_missing_candidates_are_made_up_for_by_random_ones(drawn: Any, ranking: 
     assert drawn.summary["note"] == f"{found} (`depth`)."
 
 
+def test_negatives_that_the_collection_has_not_are_missing(drawn: Any, ranking: Path) -> None:
+    rows = drawn(ranking, groups=16, negatives=50, depth=4, random=2)
+    made = sum(len(row["doc_ids"]) - 1 for row in rows)
+    filled, short = drawn.summary["filled"], drawn.summary["missing"]
+    assert made == 16 * 52 - short < 16 * 40
+    assert drawn.summary["note"] == (
+        f"{filled} of 800 negatives are random documents, as the ranking has too few candidates (`depth`). {short} of "
+        "832 negatives are missing, as the collection has too few documents."
+    )
+
+
+def test_judged_queries_that_the_ranking_lacks_are_counted(drawn: Any, tmp_path: Path) -> None:
+    found = toy.write_ranking(tmp_path / "few", {"q1": ["d5", "d0"], "q2": ["d9"]})
+    assert {row["query_id"] for row in drawn(found, groups=8, negatives=1)} == {"q1", "q2"}
+    assert drawn.summary["note"].endswith("14 queries have no candidate, and no part in it.")
+
+
 def test_random_negatives_come_from_the_whole_collection(drawn: Any) -> None:
     rows = drawn(None, groups=16 * 30, negatives=0, random=2)
     found = {one for row in rows for one in row["doc_ids"][1:]}
