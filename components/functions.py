@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import math
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
@@ -62,6 +63,8 @@ class FunctionRef(Config):
                 raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
             if not _like(value, defaults[name]):
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{function}: {name} is {value!r}; accepted: a finite number")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: above 0")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}

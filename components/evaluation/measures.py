@@ -113,6 +113,16 @@ def cutoff(name: str) -> int | None:
     return int(at) if at else None
 
 
+def sees_order(name: str, depth: int) -> bool:
+    """Whether a measure may be another when the first `depth` documents of a ranking change places.
+
+    >>> sees_order("RR@10", 10), sees_order("R@5", 10), sees_order("R@10", 10)
+    (True, True, False)
+    """
+    counts, most = name.startswith(("R@", "R(", "P@", "P(", "Success", "Answer")), cutoff(name)
+    return not counts or (most is not None and most < depth)
+
+
 def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: Sequence[str]) -> pa.Table:
     """`Answer@k` of each query: 1 if one of its first k documents contains an answer, else 0, also without results.
 

@@ -28,6 +28,7 @@ class GeneratorObjective(Writing):
     """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
 
     views = ("group",)
+    loss_modules = ("likelihood",)
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs) -> None:

@@ -17,6 +17,7 @@ class QueryReranker(Ranker):
     """A ranker whose candidates are expansions, and whose targets are their ranks: the lower the score the better."""
 
     views = ("group",)
+    loss_modules = ("query_ranks",)
     measures = ("rank", "accuracy")
     lowest = ("rank",)
 

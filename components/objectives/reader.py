@@ -37,6 +37,7 @@ class ReaderObjective(Writing):
     """
 
     views = ("group",)
+    loss_modules = ("likelihood",)
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs, *, answer_tokens: Path) -> None:

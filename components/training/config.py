@@ -28,12 +28,19 @@ class Validation(Config):
     few judgements may tell better than a rank (Zerveas et al., 2023, section 5.2). Query rerankers have `rank`, the
     mean rank that the chosen expansion retrieves at, whose lowest value is the best too."""
     split: str = "dev"
-    """The split whose rows are used."""
+    """The split whose rows are used, another than `train`."""
     queries: int = Field(500, ge=1)
     """Queries, or other rows, that are drawn."""
     negatives: int = Field(15, ge=1)
     """Negatives in each group. They come from the ranking that the training draws from, or, without one, from the whole
     collection."""
+
+    @model_validator(mode="after")
+    def _is_of_others(self) -> Self:
+        if self.split == "train":
+            raise ValueError("split: 'train' is what is learnt from; accepted: another split, such as one that "
+                             "`data.hold_out` makes")  # fmt: skip
+        return self
 
 
 class TrainConfig(Config):
@@ -142,8 +149,12 @@ def check_training(
     that are `taught`, and those that it is validated on if `dev_taught`; or more `dimensions` than vectors have,
     where that is known."""
     views, look = declared(objective, "views"), config.validate_on_dev
-    prefixes = declared(objective, "prefixes") or ()
+    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "loss_modules")
     for term in config.losses:
+        ours, _, module = term.function.rpartition(".")[0].rpartition(".")
+        if kinds is not None and ours == "components.losses" and module not in kinds:
+            raise ValueError(f"{label}: losses: {term.function}: the objective {objective} has other scores; accepted: "
+                             f"those of components.losses.{listing(kinds)}, or your own")  # fmt: skip
         if views is not None and term.over not in views:
             raise ValueError(
                 f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
@@ -151,7 +162,10 @@ def check_training(
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
                              f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
-        if not taught and term.over in ("group", "batch") and calls(term.function, "taught"):
+        if term.over == "batch" and calls(term.function, "taught"):
+            raise ValueError(f"{label}: losses: {term.function} needs a teacher's scores, which are of a query's own "
+                             "candidates; accepted: over: group")  # fmt: skip
+        if not taught and term.over == "group" and calls(term.function, "taught"):
             raise ValueError(
                 f"{label}: losses: {term.function} needs a teacher's scores, which these groups do not have; accepted: "
                 "a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, where the collection's "

@@ -10,11 +10,13 @@ from pydantic import AfterValidator, Field, model_validator
 from components.config import Config as Part
 from components.config import distinct
 from components.evaluation.gate import GateConfig
+from components.evaluation.measures import sees_order
 from components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from components.retrieval.prior import PriorConfig
 from components.training.terms import LossTerm
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import TrainingPhase, check_encoder, seeded
+from workflows.stages.learning import in_round
 from workflows.stages.reranking import Reranking
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
@@ -58,7 +60,8 @@ class Controls(Part):
     include: Annotated[list[Control], AfterValidator(distinct)] = []
     """`ance` differs from the game in one thing, the ranker's scores, which its losses do not read: its negatives come
     from its own ranking, refreshed as often as in the game (Zhang et al., 2022, Figure 4). `in-batch` is more of the
-    warm-up: its loss, and negatives from the warm retriever's ranking in all rounds."""
+    warm-up: its loss, and negatives from the warm retriever's ranking in all rounds. A control learns in each round,
+    also where a closed gate lets the game's retriever learn nothing."""
     in_batch: list[LossTerm] = []
     """Its losses: those of the retriever's warm-up."""
     ance: list[LossTerm] = []
@@ -111,16 +114,14 @@ class Config(StartedConfig, SizesKey):
                     f"{key}: it needs evaluate.select, the split to decide on, and a measure by judgements; accepted: "
                     f"both, or `{key}: {'false' if key == 'gate' else 'null'}`"
                 )
+            depth, measure = min(self.rerank.depth, self.k), self.evaluate.select_by
+            if not sees_order(measure, depth):
+                raise ValueError(
+                    f"{key}: it is decided by {measure}, the first of evaluate.measures, and that is the same in every "
+                    f"order of the {depth} documents that are reranked; accepted: one such as RR@10 or nDCG@10 first"
+                )
         if self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever.model)
-        trained = {"retriever": self.retriever.game.train, "ranker": self.ranker.game.train}
-        for model, train in trained.items():
-            updates = self.rounds * train.updates
-            if train.carry == "all" and train.schedule_updates is not None and train.schedule_updates < updates:
-                raise ValueError(
-                    f"{model}.game.train.schedule_updates: {train.schedule_updates} is less than the {updates} of all "
-                    f"{self.rounds} rounds, the last of which would learn nothing; leave it out for {updates}"
-                )
         return self
 
     def refreshes_after(self, round: int) -> bool:
@@ -132,18 +133,8 @@ class Config(StartedConfig, SizesKey):
         return round == self.rounds or ("rounds" in self.other_rerankings and self.refreshes_after(round))
 
     def in_round(self, i: int, phase: TrainingPhase) -> TrainingPhase:
-        """One round's training.
-
-        From the warm-up into round 1 only weights are carried, whatever is carried from round to round. Rounds that
-        carry all share one schedule, by default of all rounds' updates.
-        """
-        train = phase.train
-        if train.carry == "all":
-            updates = train.schedule_updates or self.rounds * train.updates
-            train = train.model_copy(update={"schedule_updates": updates})
-        if i == 1:
-            train = train.model_copy(update={"carry": "weights"})
-        return phase.model_copy(update={"train": train})
+        """One round's training."""
+        return phase.model_copy(update={"train": in_round(phase.train, i, self.rounds)})
 
 
 def build(config: Config) -> Outcome:

@@ -6,7 +6,7 @@ a share of the target distribution, and the query encoder learns that distributi
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,9 +14,10 @@ from components.models.configs import DualEncoderConfig
 from components.neighbours.reciprocal import NeighboursConfig
 from components.neighbours.reranking import NeighboursRerankConfig
 from components.retrieval.fusion import FusionConfig
-from components.training.config import TemperatureConfig, TrainConfig, check_training
+from components.training.config import TemperatureConfig, TrainConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from workflows.stages.learning import in_round, learnt
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.training import phase
@@ -26,7 +27,6 @@ from workflows.steps.fuse import fuse
 from workflows.steps.neighbours import rerank_by_neighbours
 from workflows.steps.pictures import PicturesConfig, pictures
 from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 BY_NEIGHBOURS = "by neighbours"
@@ -192,14 +192,13 @@ class Training:
                 config=ContextConfig(size=look.negatives + 1, queries=look.queries),
             )  # fmt: skip
         objective = "coder" if config.documents == "fixed" else model.objective
-        check_training(objective, config.train, "train")
-        fixed = {"vectors": retrieval.vectors, "temperature": config.temperature}
+        fixed: dict[str, Any] = {"vectors": retrieval.vectors, "temperature": config.temperature}
         return model.after(
-            step(
-                self.label(f"CODER {i}"), train, objective=objective, rows=groups,
-                dev=dev, data=self.collection.data, tokens=model.tokens,
-                start=model.step, seed=[self.seed, "coder", i], config=config.train,
-                part="retriever training", **(fixed if config.documents == "fixed" else {}),
+            learnt(
+                self.label(f"CODER {i}"), objective, in_round(config.train, i, config.rounds), start=model.step,
+                dimensions=model.dimensions, rows=groups, dev=dev, data=self.collection.data, tokens=model.tokens,
+                seed=[self.seed, "coder", i], part="retriever training",
+                **(fixed if config.documents == "fixed" else {}),
             )
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from components.config import Config, listing
 from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
 from components.sources.labelled import AnyLabelledSource
-from components.training.config import TrainConfig, check_training
+from components.training.config import TrainConfig
 from components.training.pretraining import (
     AugmentationConfig,
     BottleneckConfig,
@@ -20,10 +20,10 @@ from components.training.pretraining import (
 )
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
+from workflows.stages.learning import learnt
 from workflows.steps.ingest import ingest
 from workflows.steps.start import start
 from workflows.steps.tokenize import tokenize
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 OPTIONS = {
@@ -161,11 +161,7 @@ def _learnt(
 ) -> Step:  # fmt: skip
     """A training on the collection's documents, over the token store of the model that `reads` them. ValueError where
     it is to be validated and there is nothing to do so by: no documents are held out."""
-    check_training(objective, config, label)
-    if dev is None and config.validate_on_dev is not None:
-        raise ValueError(f"{label}: validate_on_dev: no documents are held out from it; accepted: null")
-    return step(
-        label, train, objective=objective, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=dev, start=begins, seed=seed,
-        config=config, part="pre-training", **own,
+    return learnt(
+        label, objective, config, start=begins, rows=collection.data, data=collection.data, tokens=reads.tokens,
+        dev=dev, seed=seed, part="pre-training", **own,
     )  # fmt: skip

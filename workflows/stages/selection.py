@@ -7,6 +7,7 @@ from typing import Any
 from workflows.stages.config import CollectionConfig
 from workflows.stages.results import Outcome
 from workflows.steps.select import select
+from workflows.steps.train import train
 from workflows.store.dag import Step, graph, relabelled, step
 
 
@@ -25,6 +26,10 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
             )
         note = f"{outcome.note} The measured queries, of `train`, are those that it learnt from."
         outcome = replace(outcome, note=note)
+    looks = [node.inputs["config"].validate_on_dev for node in graph([outcome.results]) if node.function is train]
+    if asked.split in [look.split for look in looks if look is not None]:
+        note = f"{outcome.note} The measured queries, of `{asked.split}`, chose among the weights of trainings too."
+        outcome = replace(outcome, note=note.strip())
     if outcome.unmeasured:
         return outcome
     if asked.select == asked.split:

@@ -5,15 +5,15 @@ from typing import Any
 
 from components.config import Config, UserError
 from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig, check_training
+from components.training.config import TrainConfig
 from workflows.stages.collection import Collection, Model
 from workflows.stages.config import TrainingPhase, predicts_differences
+from workflows.stages.learning import learnt
 from workflows.stages.pretraining import generator
 from workflows.stages.retrieval import Rankings
 from workflows.steps.mine import MineConfig, mine
 from workflows.steps.score import RerankConfig, rerank
 from workflows.steps.screen import screen
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 
@@ -48,7 +48,9 @@ def mine_groups(
     ranking = rankings("train") if rankings is not None and config.mine.given is None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
-            raise UserError("mine: positives and negatives by answer are found in a ranking, and there is none here")
+            raise UserError(
+                f"{label}: mine: positives and negatives by answer are found in a ranking, and there is none here"
+            )
         ranking = collection.answering(ranking, ["train"])
     if config.screen is not None:
         ranking = screened(label, collection, ranking, config.screen, inputs)
@@ -63,17 +65,17 @@ def screened(
 ) -> Step:
     """A ranking that says which of its candidates may become negatives."""
     if ranking is None:
-        raise UserError("screen: candidates are screened in a ranking, and there is none here")
+        raise UserError(f"{label}: screen: candidates are screened in a ranking, and there is none here")
     votes = None
     if config.vote is not None:
         if inputs.ranker is None:
-            raise UserError("screen.vote: there is no ranker yet that could be asked")
+            raise UserError(f"{label}: screen.vote: there is no ranker yet that could be asked")
         votes = step(
             f"{label} votes", rerank, data=collection.data, tokens=inputs.ranker.tokens, ranking=ranking,
             split="train", ranker=inputs.ranker.step, config=RerankConfig(depth=config.vote.depth),
         )  # fmt: skip
     if config.reciprocal is not None and inputs.vectors is None:
-        raise UserError("screen.reciprocal: this ranking was not made by vectors")
+        raise UserError(f"{label}: screen.reciprocal: this ranking was not made by vectors")
     return step(
         f"{label} screened", screen, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
         votes=votes, vectors=inputs.vectors if config.reciprocal is not None else None, config=config,
@@ -97,10 +99,6 @@ def train_model(
         if config.generator is not None:
             artifacts["generator"] = generator(f"{label} generator", collection, model, config.generator, seed[0])
     taught = rows.function is not mine or config.mine.given == "scores"
-    check_training(
-        objective, config.train, label, taught=taught, dev_taught=config.mine.given == "scores",
-        dimensions=model.dimensions,
-    )  # fmt: skip
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         given = config.mine.given
@@ -115,10 +113,10 @@ def train_model(
             config=MineConfig(**negatives, given=given),
         )  # fmt: skip
     return model.after(
-        step(
-            label, train, objective=objective, rows=rows, dev=dev, data=collection.data, tokens=model.tokens,
-            start=model.step, seed=seed, config=config.train, part=part or f"{model.objective} training",
-            **artifacts, **own,
+        learnt(
+            label, objective, config.train, taught=taught, dev_taught=config.mine.given == "scores",
+            dimensions=model.dimensions, start=model.step, rows=rows, dev=dev, data=collection.data,
+            tokens=model.tokens, seed=seed, part=part or f"{model.objective} training", **artifacts, **own,
         )
     )  # fmt: skip
 

@@ -317,8 +317,10 @@ def test_rounds_that_carry_all_share_one_schedule(tmp_path: Path, ar2: dict[str,
     assert [one.carry for one in trained] == ["weights", "all", "all"]
     assert {one.schedule_updates for one in trained} == {3 * trained[0].updates}
     assert nodes["ranker 2"].inputs["config"].schedule_updates is None
-    with pytest.raises(UserError, match=r"schedule_updates: 4 is less than the \d+ of all 3 rounds"):
+    with pytest.raises(UserError, match=r"retriever 2: schedule_updates: 4 is less than the 6 updates of this"):
         read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all", "retriever.game.train.schedule_updates=4")
+    falls = "retriever.game.train.schedule=constant"  # never
+    read(tmp_path, ar2, "rounds=3", "retriever.game.train.carry=all", "retriever.game.train.schedule_updates=4", falls)
 
 
 def test_a_control_is_trained_as_the_game_but_for_the_loss(tmp_path: Path, ar2: dict[str, Any]) -> None:

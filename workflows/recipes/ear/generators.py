@@ -5,13 +5,13 @@ from typing import Self
 
 from workflows.recipes.ear.config import Writer
 from workflows.recipes.ear.setting import Setting
+from workflows.stages.learning import learnt
 from workflows.steps.answers import answering
 from workflows.steps.choose import answer_ranks
 from workflows.steps.expand import expand_by_model, expand_by_relevance, expand_from_file, with_question
 from workflows.steps.start import start
 from workflows.steps.targets import targets
 from workflows.steps.tokenize import tokenize
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 
@@ -109,8 +109,7 @@ class Generators:
             leave_out=None if fold is None else [fold, learn.folds], mode=config.answers.mode, config=learn.targets,
         )  # fmt: skip
         tokens = step(f"{title} target tokens", tokenize, data=rows, model=begun, config=config.tokens)
-        return step(
-            f"{title} generator", train, objective="generator", rows=rows, dev=None, data=rows, tokens=tokens,
-            start=begun, seed=[config.generator_seed, "generator", name, fold or 0], config=learn.train,
-            part="expansions",
+        return learnt(
+            f"{title} generator", "generator", learn.train, start=begun, rows=rows, data=rows, tokens=tokens,
+            seed=[config.generator_seed, "generator", name, fold or 0], part="expansions",
         )  # fmt: skip

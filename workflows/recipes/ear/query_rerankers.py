@@ -6,12 +6,12 @@ from typing import Self
 from workflows.recipes.ear.config import Kind
 from workflows.recipes.ear.generators import Expansions, Generators
 from workflows.recipes.ear.setting import Setting
+from workflows.stages.learning import learnt
 from workflows.steps.choose import rank_groups
 from workflows.steps.expand import joined_expansions
 from workflows.steps.query_rerank import candidates, candidates_released, predict
 from workflows.steps.start import start
 from workflows.steps.tokenize import tokenize
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 
@@ -60,11 +60,10 @@ class QueryRerankers:
             queries=look.queries, candidates=None, seed=[seed, "query reranker"],
         ) if look is not None else None  # fmt: skip
         view, tokens = self._reading(name, expansions, kind)
-        return step(
-            self.setting.label(f"{name} {kind} reranker", seed), train, objective="query_reranker",
-            dev=dev, rows=rows, data=view, tokens=tokens, start=self._start(name, kind),
-            seed=[seed, "query reranker", name, kind], config=reranker.train,
-            part="query reranking",
+        return learnt(
+            self.setting.label(f"{name} {kind} reranker", seed), "query_reranker", reranker.train,
+            start=self._start(name, kind), rows=rows, dev=dev, data=view, tokens=tokens,
+            seed=[seed, "query reranker", name, kind], part="query reranking",
         )  # fmt: skip
 
     def _start(self, name: str, kind: Kind) -> Step:

@@ -5,9 +5,9 @@ from typing import Self
 from workflows.recipes.ear.config import Reading
 from workflows.recipes.ear.setting import Setting
 from workflows.stages.collection import Model
+from workflows.stages.learning import learnt
 from workflows.steps.read import evaluate_answers, read_answers, reading_groups
 from workflows.steps.tokenize import tokenize
-from workflows.steps.train import train
 from workflows.store.dag import Step, step
 
 
@@ -34,10 +34,9 @@ class Reader:
             config=self._setting.config.tokens,
         )  # fmt: skip
         return begun.after(
-            step(
-                self._setting.label("reader", seed), train, objective=begun.objective, rows=rows, dev=None, data=data,
-                tokens=begun.tokens, start=begun.step, seed=[seed, "reader"], config=config.train, part="reading",
-                answer_tokens=answer_tokens,
+            learnt(
+                self._setting.label("reader", seed), begun.objective, config.train, start=begun.step, rows=rows,
+                data=data, tokens=begun.tokens, seed=[seed, "reader"], part="reading", answer_tokens=answer_tokens,
             )
         )  # fmt: skip
 

@@ -1,0 +1,88 @@
+"""What the graph alone tells of a training, so that nobody waits for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.config import UserError
+from tests.support import tiny
+from workflows.stages import experiments
+from workflows.stages.experiments import Experiment
+from workflows.store.dag import graph
+
+BEIR, ENCODER = Path("data/toy"), Path("models/toy")
+TEACHER = "[{function: components.losses.listwise.distillation%s}]"
+ADAFACTOR = "train.optimizer=adafactor"
+
+
+def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> Experiment:
+    return experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
+
+
+def two_stages(**second: Any) -> dict[str, Any]:
+    tree = tiny.dpr(BEIR, ENCODER)
+    tree["train"] |= {"updates": 4, "schedule_updates": 6}
+    return {**tree, "second_stage": {**tree["train"], "updates": 2, "carry": "all", **second}}
+
+
+def coder(**options: Any) -> dict[str, Any]:
+    return {**tiny.coder(BEIR, ENCODER), **options}
+
+
+@pytest.mark.parametrize(
+    ("tree", "changes", "says"),
+    [
+        (tiny.ar2(BEIR, ENCODER), ["retriever.warm.train.carry=all"],
+         "warm retriever: carry: all: 'start retriever' keeps no optimizer; accepted: weights, or a start from"),
+        (tiny.ar2(BEIR, ENCODER), ["ranker.warm.train.carry=all"],
+         "warm ranker: carry: all: 'start ranker' keeps no optimizer"),
+        (two_stages(schedule_updates=None), [],
+         "retriever, second stage: schedule_updates: 2 is less than the 6 updates of this training and those"),
+        (two_stages(schedule_updates=5), [], "schedule_updates: 5 is less than the 6 updates"),
+        (two_stages(), [ADAFACTOR],
+         "carry: all: the optimizer of 'retriever' is of adafactor for the objective retriever, and this training's of "
+         "adamw for the objective retriever; accepted: weights, or the same for both"),
+        (two_stages(), ["train.schedule_updates=null"], "carry: all: 'retriever' keeps no optimizer"),
+        (coder(), [f"train.losses={TEACHER % ''}"], "CODER 1: losses: components.losses.listwise.distillation needs a"),
+        (tiny.ar2(BEIR, ENCODER), [f"retriever.game.train.losses={TEACHER % ', over: batch'}"],
+         "retriever 1: losses: components.losses.listwise.distillation needs a teacher's scores, which are of a "
+         "query's own candidates; accepted: over: group"),
+        (tiny.dpr(BEIR, ENCODER), ["train.validate_on_dev={every: 1, split: train}"],
+         "validate_on_dev: split: 'train' is what is learnt from; accepted: another split"),
+        (tiny.ar2(BEIR, ENCODER), ["evaluate.measures=[R@20, RR@10]", "gate={level: 1.0}"],
+         "gate: it is decided by R@20, the first of evaluate.measures, and that is the same in every order of the 10 "
+         "documents that are reranked; accepted: one such as RR@10 or nDCG@10 first"),
+        (tiny.ar2(BEIR, ENCODER), ["ranker.warm.screen={vote: {above: 0.5}}"],
+         "warm ranker groups: screen.vote: there is no ranker yet that could be asked"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_told_before_anything_runs(
+    tmp_path: Path, tree: dict[str, Any], changes: list[str], says: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        read(tmp_path, tree, *changes)
+
+
+def test_what_goes_on_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
+    read(tmp_path, two_stages())
+    read(tmp_path, two_stages(schedule="constant", schedule_updates=None))  # which never falls
+    read(tmp_path, two_stages(), ADAFACTOR, "second_stage.optimizer=adafactor")
+
+
+def test_rounds_of_coder_carry_all_as_rounds_of_ar2_do(tmp_path: Path) -> None:
+    made = read(tmp_path, coder(rounds=3, documents="learned"), "train.carry=all", "pictures=null")
+    trained = {node.label: node.inputs["config"] for node in graph(made.wanted) if node.label.startswith("CODER ")
+               and node.function.__name__ == "train"}  # fmt: skip
+    assert [trained[f"CODER {i}"].carry for i in (1, 2, 3)] == ["weights", "all", "all"]
+    assert {one.schedule_updates for one in trained.values()} == {3 * trained["CODER 1"].updates}
+
+
+def test_who_measures_the_queries_that_chose_the_weights_is_told(tmp_path: Path) -> None:
+    tree = {**tiny.dpr(BEIR, ENCODER), "evaluate": {"split": "dev", "select": None}}
+    assert "chose among the weights" not in read(tmp_path, tree).outcome.note
+    note = read(tmp_path, tree, "train.validate_on_dev={every: 1}").outcome.note
+    assert note.endswith("The measured queries, of `dev`, chose among the weights of trainings too.")

@@ -1,0 +1,73 @@
+"""A training as a step, checked as far as the graph alone tells: a mistake in it is known before anything runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from components.training.config import TrainConfig, check_training
+from workflows.steps.train import train
+from workflows.store.dag import Step, step
+
+OF_ALL = {"objective", "config", "rows", "dev", "data", "tokens", "start", "seed", "part"}
+"""What every training has; its other inputs are its objective's own."""
+
+
+def learnt(
+    label: str, objective: str, config: TrainConfig, *, rows: Step, data: Step, tokens: Step, start: Step,
+    dev: Step | None = None, taught: bool = False, dev_taught: bool = False, dimensions: int | None = None,
+    **inputs: Any,
+) -> Step:  # fmt: skip
+    """The step `train`, with its inputs. What groups have, and how many dimensions, is as for `check_training`.
+    ValueError where it could not be trained so."""
+    check_training(objective, config, label, taught=taught, dev_taught=dev_taught, dimensions=dimensions)
+    if dev is None and config.validate_on_dev is not None:
+        raise ValueError(f"{label}: validate_on_dev: no documents are held out from it; accepted: null")
+    if config.carry == "all":
+        _check_carried(label, objective, config, start, inputs)
+    return step(
+        label, train, objective=objective, rows=rows, dev=dev, data=data, tokens=tokens, start=start, config=config,
+        **inputs,
+    )  # fmt: skip
+
+
+def _check_carried(label: str, objective: str, config: TrainConfig, start: Step, inputs: Mapping[str, Any]) -> None:
+    """ValueError where the start has no optimizer to go on with, or another model's, or the schedule is over."""
+    if start.function is not train or not start.inputs["config"].chained:
+        raise ValueError(
+            f"{label}: carry: all: {start.label!r} keeps no optimizer; accepted: weights, or a start from a training "
+            "that carries all too or has `schedule_updates`"
+        )
+    own = _optimized(objective, config, inputs)
+    others = _optimized(start.inputs["objective"], start.inputs["config"], start.inputs)
+    if own != others:
+        raise ValueError(
+            f"{label}: carry: all: the optimizer of {start.label!r} is of {others}, and this training's of {own}; "
+            "accepted: weights, or the same for both"
+        )
+    made, whole = _made(start), config.schedule_updates or config.updates
+    if config.schedule == "linear" and made + config.updates > whole:
+        raise ValueError(
+            f"{label}: schedule_updates: {whole} is less than the {made + config.updates} updates of this training and "
+            f"those that it carries on from, the last of which would learn nothing; accepted: "
+            f"{made + config.updates} or more, in all of them"
+        )
+
+
+def _optimized(objective: str, config: TrainConfig, inputs: Mapping[str, Any]) -> str:
+    """What an optimizer's numbers are numbers of."""
+    own = sorted(name for name, value in inputs.items() if value is not None and name not in OF_ALL)
+    return f"{config.optimizer} for the objective {objective}" + (f" with {', '.join(own)}" if own else "")
+
+
+def _made(training: Step) -> int:
+    """Updates until a training's end, with those that it carries on from."""
+    config = training.inputs["config"]
+    return int(config.updates) + (_made(training.inputs["start"]) if config.carry == "all" else 0)
+
+
+def in_round(config: TrainConfig, i: int, rounds: int) -> TrainConfig:
+    """The training of one of several rounds, from 1. From what was before round 1 only weights are carried, whatever is
+    carried from round to round. Rounds that carry all share one schedule, by default of all rounds' updates."""
+    if config.carry != "all":
+        return config
+    spans = config.schedule_updates or rounds * config.updates
+    return config.model_copy(update={"schedule_updates": spans, "carry": "weights" if i == 1 else "all"})
