@@ -5,8 +5,6 @@ and are kept, without the `wiki:` that some files put before them. Questions hav
 SPLIT-ROW, with rows from 0 as in Pyserini's topics.
 """
 
-import ast
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +12,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from components.sources import base
-from components.sources.reading import Item, fields, plain_or_gz, read_array, read_lines, some
+from components.sources.reading import Item, fields, literal, plain_or_gz, read_array, read_lines, some
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -99,7 +97,7 @@ class Source(base.Source):
         if len(cells) != 2:
             return Bad("wrong columns", place, f"expected question and answers, got {len(cells)} columns", query_id)
         try:
-            answers = _literal(cells[1])
+            answers = literal(cells[1])
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             return Bad("answers that are not a literal", place, f"got {cells[1][:60]!r}", query_id)
         return query(query_id, self._plain(cells[0]), answers, split, place)
@@ -121,10 +119,3 @@ def passage_id(context: Any) -> str | None:
     """The id of a context, as the passages have it; None where it has none."""
     ids = (context.get(key) for key in IDS) if isinstance(context, dict) else ()
     return next((str(one).removeprefix(PREFIX) for one in ids if one is not None), None)
-
-
-def _literal(text: str) -> Any:
-    """The value of a Python literal. No code in it is executed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # answers that are patterns hold backslashes that Python warns about
-        return ast.literal_eval(text.strip())

@@ -1,11 +1,13 @@
 """Reading text files, plain or .gz, record by record, with the place (`file:line`) of each record."""
 
+import ast
 import codecs
 import csv
 import gzip
 import itertools
 import json
 import stat
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -328,3 +330,10 @@ def _guarded(file: IO[bytes], path: Path) -> Iterator[bytes]:
         yield from file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: damaged .gz file: {error}") from None
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal. No code in it is executed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # answers that are patterns hold backslashes that Python warns about
+        return ast.literal_eval(text.strip())

@@ -13,6 +13,7 @@ many cells, stops the run with `on_bad: drop` too: nobody could say any more whi
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -22,7 +23,7 @@ from pydantic import model_validator
 from components.config import UserError, listing
 from components.sources import base, parquet
 from components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
-from components.sources.reading import Item, Row, first_keys, read_csv, read_lines, read_objects
+from components.sources.reading import Item, Row, first_keys, literal, read_csv, read_lines, read_objects
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
@@ -140,7 +141,7 @@ class Source(parquet.Source):
             if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
                 continue  # a query that nothing answers, or one that is bad
             if isinstance(answers := row.get("answers"), str):
-                row["answers"] = [answers] if answers.strip() else None
+                row["answers"] = _answers(answers)
             yield row, place
 
     def _asking(self) -> Iterator[tuple[str, bool]]:
@@ -156,6 +157,16 @@ class Source(parquet.Source):
         for row, place in read_table(path, needed, optional, columns, blank=self.paired):
             row["path"] = path
             yield row, place
+
+
+def _answers(cell: str) -> list[str] | None:
+    """The answers in a cell: a list of texts as JSON or Python write it, or one answer; None for an empty one."""
+    if cell.lstrip().startswith("["):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # it is a text that begins so
+            found = literal(cell)
+            if isinstance(found, list) and all(isinstance(one, str) for one in found):
+                return found
+    return [cell] if cell.strip() else None
 
 
 class _Asked(NamedTuple):

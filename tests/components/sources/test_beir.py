@@ -1,5 +1,6 @@
 """BEIR folders."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def test_beir(tmp_path: Path, gz: str) -> None:
         ("q2", "3", 0, "test", f"{tmp_path}/qrels/test.tsv{gz}:3"),
         ("q1", "d1", 1, "train", f"{tmp_path}/qrels/train.tsv{gz}:2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "answers"), [(["a"], ["a"]), ({"text": ["a"], "answer_start": [3]}, []), ("a", []), ([1], [])]
+)
+def test_answers_beside_the_text_are_read_where_they_are_a_list_of_texts(
+    tmp_path: Path, beside: object, answers: list[str]
+) -> None:
+    folder = beir(tmp_path)
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q1", "text": "one?", "answers": beside}) + "\n")
+    assert without_place(source(format="beir", path=str(folder)).read_queries()) == [("q1", "one?", answers, "train")]
 
 
 def test_what_an_editor_leaves_is_no_split(tmp_path: Path) -> None:
