@@ -65,12 +65,14 @@ class Frequencies(NamedTuple):
         return self.counts.get(term, 0) <= common * self.documents
 
     def idf(self, term: str) -> float:
-        """ln((N + 1) / (df + 1)): 0 for a term that all documents have."""
+        """ln((N + 1) / (df + 1)): 0 for a term that all documents have. One that a single document has is counted as
+        one that none has: `frequencies` leaves these out, which are most."""
         return float(np.log((self.documents + 1) / (self.counts.get(term, 0) + 1)))
 
 
 def words(text: str) -> list[str]:
-    """The terms of a text: runs of 2 to 20 letters, digits and marks in lower case."""
+    """The terms of a text: runs of 2 to 20 letters, digits and marks in lower case. A longer run is several. Where no
+    white space stands between words, as in Chinese, a run is no word: there `draws: sentence` or `title` serve."""
     return _WORD.findall(text.lower())
 
 

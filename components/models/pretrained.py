@@ -18,7 +18,6 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
     AutoTokenizer,
@@ -126,9 +125,15 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     """A pre-trained language model with all its layers; `auto` is the Hugging Face class to load it with.
 
     An encoder (BERT, MiniLM) loaded as seq2seq gives the weights of both encoder and decoder; the cross-attention
-    between them is new (Rothe et al., 2020, "BERT2BERT").
+    between them is new (Rothe et al., 2020, "BERT2BERT"). UserError for a model of the other kind.
     """
-    if auto is not AutoModelForSeq2SeqLM or _has_decoder(source):
+    config = huggingface_config(source)
+    causal, writes = auto is AutoModelForCausalLM, is_decoder(config)
+    if writes != causal:
+        what = "continues a text" if writes else "sees in a text what it should write"
+        raise UserError(f"model: {source.model}: a {config.model_type} model {what}; accepted: a model of the other "
+                        f"kind, or, of a generator, `architecture: {'causal' if writes else 'seq2seq'}`")  # fmt: skip
+    if causal or _has_decoder(source):
         return adapted(lambda source, folder: read(auto, source, folder), source, "")
     if isinstance(source, Adaptable) and source.adapter is not None:
         raise UserError(f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; "

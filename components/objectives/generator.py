@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from components.compute.chunking import checkpointed, chunk_rows, is_unchunked
+from components.config import UserError
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.models.generator import Generator
@@ -38,6 +39,9 @@ class GeneratorObjective(Writing):
         self.measure_products([getattr(self.model.model, side)() if side else self.model.model for side in sides])
         self._tokens = TokenStore(inputs.tokens, inputs.model, pairs=False)
         self._end = self.model.tokenizer.eos_token_id
+        if not self.model.seq2seq and self._end is None:
+            raise UserError(f"{self.model.config.model}: its tokenizer has no token that ends a text (eos_token); "
+                            "accepted: one that has")  # fmt: skip
 
     def collate(self, visits: list[Visit]) -> GeneratorBatch:
         """The batch of some groups; a target ends with the special tokens that end a text."""

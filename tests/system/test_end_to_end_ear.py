@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from components.retrieval.fusion import FusionConfig
 from components.training.schedule import noam_peak
 from tests.support import recipes, tiny
 from tests.support.asking import asked
@@ -525,13 +526,57 @@ def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path:
     assert {row["collection"] for row in moved.metrics("other")["rows"]} == {"toy"}
 
 
+READER = {"model": {"model": "x"}, "depths": [4]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"all_expansions": {"how": "reciprocal", "weight": 0.3}},
+         "all_expansions: weight: 0.3 is that of the second of two lists, and a query has as many as it has "),
+        ({"fusion": {"how": "reciprocal", "weight": 0.3}, "generators": {"a": {"relevance": {}}}},
+         "fusion: weight: 0.3 is that of the second of two lists, and 1 generators are measured; accepted: 0.5"),
+        ({"reader": {**READER, "depths": [4, 100]}}, "reader: depths: 100 passages, and k: 20 documents are retrieved"),
+        ({"reader": {**READER, "passages": 30, "train": tiny.training()}}, "reader: passages: 30 passages, and k: 20"),
+        ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
+        ({"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
+         "losses: components.losses.listwise.cross_entropy: the objective query_reranker has other scores; accepted: "
+         "those of components.losses.query_ranks, or your own"),
+        ({"rerankers.ri.train.losses.0.over": "batch"}, "over: 'batch'; the objective query_reranker accepts group"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_before_anything_runs(
+    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, change: dict[str, Any], message: str
+) -> None:
+    tree = tiny.ear(beir, encoder)
+    sets = [f"{key}={json.dumps(value)}" for key, value in change.items() if "." in key]
+    place = tiny.place(tmp_path / "place", {**tree, **{key: one for key, one in change.items() if "." not in key}})
+    assert place("plan", *(word for one in sets for word in ("--set", one))) == 2
+    assert message in said()[1]
+
+
+def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    tree = {**tiny.ear(beir, encoder), "k": 200, "all_expansions": {}}
+    for reranker in tree["rerankers"].values():
+        reranker["max_rank"] = 250
+    place = tiny.place(tmp_path, tree)
+    nodes = graph([experiments.read(place.config, [], place.runs).outcome.results])
+    depths = {node.label: node.inputs["config"].depth for node in nodes if "fuse" in node.function.__name__
+              and isinstance(node.inputs["config"], FusionConfig)}  # fmt: skip
+    assert {label for label in depths if label.startswith(("first expansion", "all expansions", "EAR-RI"))}
+    assert set(depths.values()) == {200}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"models_from": "dpr.yaml"}, "models_from: dpr.yaml: recipe: 'dpr'; accepted: ear"),
         ({"models_from": "again.yaml"}, "models_from: again.yaml: its models are another's; name plain.yaml"),
         ({"models_from": "nowhere.yaml"}, "nowhere.yaml"),
-        ({"reader": {"model": {"model": "x", "passage_tokens": 4096}}}, "passage_tokens: 4096: no more than 512"),
+        (
+            {"reader": {"model": {"model": "x", "passage_tokens": 4096}, "depths": [4]}},
+            "passage_tokens: 4096: no more than 512",
+        ),
     ],
 )
 def test_where_models_cannot_be_had(

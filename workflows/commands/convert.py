@@ -24,8 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what it was trained from, for its shape and its tokenizer: a name of the hub or a folder; for CODER the "
         "retriever whose document vectors it was trained with",
     )  # fmt: skip
-    parser.add_argument("--query-tokens", type=int, default=32, metavar="N", help="(default: 32)")
-    parser.add_argument("--document-tokens", type=int, default=256, metavar="N", help="(default: 256)")
+    parser.add_argument("--query-tokens", type=int, metavar="N", help="of a retriever (default: 32)")
+    parser.add_argument(
+        "--document-tokens", type=int, metavar="N",
+        help="(default: 256; of a reader, where they are a question's with its passage: 250)",
+    )  # fmt: skip
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -38,16 +41,21 @@ def call(arguments: argparse.Namespace) -> None:
     if folder.exists():
         raise UserError(f"{folder}: is there already; accepted: a new directory")
     check_output(folder, "another DIRECTORY")
-    keys = {"model": arguments.model, "query_tokens": arguments.query_tokens,
-            "document_tokens": arguments.document_tokens}  # fmt: skip
-    asked = parse(DualEncoderConfig, keys, where="convert")
+    of_query, of_document = arguments.query_tokens, arguments.document_tokens
     if checkpoints.has_reader(paths):
-        reader, tokenizer = checkpoints.reader(paths[0], ReaderConfig(model=arguments.model))
+        if of_query is not None:
+            raise UserError("--query-tokens: a reader cuts a question together with its passage; accepted: "
+                            "--document-tokens")  # fmt: skip
+        lengths = {} if of_document is None else {"passage_tokens": of_document}
+        asked = parse(ReaderConfig, {"model": arguments.model, **lengths}, where="convert")
+        reader, tokenizer = checkpoints.reader(paths[0], asked)
         about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
         with new_folder(folder) as place:
             checkpoints.write(reader, tokenizer, place)
     else:
-        model, tokenizer, layout = checkpoints.retriever(paths, asked)
+        lengths = {"query_tokens": of_query or 32, "document_tokens": of_document or 256}
+        config = parse(DualEncoderConfig, {"model": arguments.model, **lengths}, where="convert")
+        model, tokenizer, layout = checkpoints.retriever(paths, config)
         about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
         key = f"retriever: {{model: {folder}}}"
         with new_folder(folder) as place:

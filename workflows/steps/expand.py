@@ -131,7 +131,12 @@ def _chosen_cost(site: Any, *, data: Sizes, choices: Ranking, split: str) -> Cos
     return _collection_cost(expanded_sizes(data, [split], 1, IN_FILE))
 
 
-@Description(part="expansions", cost=_file_cost)
+def _refuses(config: FileConfig) -> None:
+    """A file that cannot be read, or lacks the field."""
+    expansions.read_expansions(locate(config.path), config.field, config.separator)
+
+
+@Description(part="expansions", cost=_file_cost, refuses=_refuses)
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 
 from components.compute.processor import configure_process
 from components.config import UserError
-from components.data.groups import ids_of, measured_queries, queries_of, rows_of
+from components.data.groups import ids_of, queries_of, rows_of
 from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, TEXT, read, write
 from components.evaluation.exact_match import MEASURES, best_over_answers
 from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
 from components.files import remove, write_array
 from components.models.reader_configs import ReadConfig
-from components.rng import keyed_int
+from components.rng import keyed_int, keyed_sample
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_shards, row_shards
 from workflows.distributed.site import Site
@@ -25,6 +25,8 @@ from workflows.store.cost import Cost, Grouped, Made, ModelTask, Ranking, Sizes,
 from workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
+ANSWER_TOKENS = 4.0
+"""Tokens of an answer in the mean, as an estimate takes it."""
 WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 """A reader's answer to a query; empty where it had nothing to read."""
 
@@ -32,10 +34,14 @@ WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 def _groups_cost(
     site: Site, *, data: Sizes, ranking: Ranking, split: str, passages: int, visits: int, seed: list[Any]
 ) -> Cost:  # fmt: skip
-    """A group for each visit of a question."""
-    made = Grouped(visits * data.asked(split), min(passages, ranking.k))
-    rows = ranking.rows + made.groups * (10.0 + made.candidates)
-    return Cost(work=(Work("rows", rows),), makes=made, kept=made.groups * (100.0 + 8 * made.candidates), objects=4)
+    """A group for each visit of a question, and its answer as a text."""
+    groups = Grouped(visits * data.asked(split), min(passages, ranking.k))
+    made = Sizes(
+        documents=groups.groups, queries=data.queries, document_lengths=np.full(len(data.query_lengths), ANSWER_TOKENS),
+        query_lengths=data.query_lengths, characters=5 * ANSWER_TOKENS, exact=False, groups=groups,
+    )  # fmt: skip
+    rows = ranking.rows + groups.groups * (10.0 + groups.candidates)
+    return Cost(work=(Work("rows", rows),), makes=made, kept=groups.groups * (100.0 + 8 * groups.candidates), objects=4)
 
 
 def _answers_cost(
@@ -64,7 +70,14 @@ def _evaluate_cost(site: Site, *, data: Sizes, answers: int) -> Cost:
     return Cost(work=(Work("rows", 50.0 * answers),), makes=answers, kept=40.0 * answers)
 
 
-@Description(part="reading", cost=_groups_cost)
+def _refuses(data: Path, split: str) -> None:
+    """A split without answers."""
+    answers = queries_of(data, [split], ["answers"])["answers"]
+    if not pc.any(pc.greater(pc.list_value_length(answers), 0)).as_py():
+        raise UserError(f"a reader's answers are held against right ones, and no query of {split!r} has one")
+
+
+@Description(part="reading", cost=_groups_cost, refuses=_refuses)
 def reading_groups(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
 ) -> dict[str, Any]:
@@ -74,6 +87,7 @@ def reading_groups(
     Each visit of a question draws one of its answers, as in the released code.
     Questions without an answer or without a passage are left out and counted.
     """
+    _refuses(data, split)
     asked = queries_of(data, [split], QUERIES.names)
     names = asked["query_id"].combine_chunks()
     first = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", passages)])
@@ -100,21 +114,20 @@ def reading_groups(
     return {"groups": len(groups), "questions": len(able), "of": len(asked)}
 
 
-@Description(part="reading", cost=_answers_cost)
+@Description(part="reading", cost=_answers_cost, refuses=_refuses)
 def read_answers(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, reader: Path,
     config: ReadConfig,
 ) -> dict[str, Any]:  # fmt: skip
     """Write `answers.parquet`: a reader's answers to the split's queries that have a right answer, from the first
     passages of their ranking."""
+    _refuses(data, split)
     asked = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
     has = pc.and_(pc.equal(asked["split"], split), pc.greater(pc.list_value_length(asked["answers"]), 0))
     names = asked.filter(has)["query_id"].combine_chunks()
     if config.queries is not None:
-        sample = pa.array(measured_queries(data, split, config.queries), TEXT)
+        sample = pa.array(keyed_sample(names.to_pylist(), config.queries, "measured"), TEXT)
         names = names.filter(pc.is_in(names, value_set=sample))
-    if not len(names):
-        raise UserError(f"passages: a reader's answers are held against right ones, and no query of {split!r} has one")
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.passages)])
     at = pc.index_in(table["query_id"], value_set=names)
     table, places = table.filter(pc.is_valid(at)), at.drop_null().to_numpy()

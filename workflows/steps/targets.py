@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, 
 from components.expansion import expansions
 from components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
 from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranking, Sizes, Work
+from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from workflows.store.dag import Description
 
 TARGET_TOKENS = 20.0
@@ -31,7 +32,7 @@ def _cost(
     count = queries if leave_out is None else queries - queries // leave_out[1]
     made = Sizes(
         documents=count, queries={"train": count}, document_lengths=data.query_lengths + TARGET_TOKENS,
-        query_lengths=data.query_lengths, characters=5 * TARGET_TOKENS, exact=False,
+        query_lengths=data.query_lengths, characters=5 * TARGET_TOKENS, exact=False, groups=Grouped(count, 1),
     )  # fmt: skip
     rows = data.documents + 30.0 * count + (ranking.rows if ranking is not None else 0)
     return Cost(work=(Work("rows", rows),), makes=made, kept=150.0 * count, objects=4)
@@ -76,6 +77,8 @@ def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, 
     """The ids of the documents that each query's target comes from: all of them for titles that are joined."""
     if config.documents == "judged":
         pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
+        best_first = np.argsort(-pairs["relevance"].to_numpy(), kind="stable")
+        pairs = pairs.take(pa.array(best_first))
     else:
         if ranking is None:
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")

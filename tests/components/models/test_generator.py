@@ -60,6 +60,13 @@ def generated(generator: Generator, text: str, **options: Any) -> list[str]:
     return list(generator.tokenizer.batch_decode(out[:, cut:], skip_special_tokens=True))
 
 
+@pytest.mark.parametrize(("kind", "wrong"), [("gpt2", "seq2seq"), ("t5", "causal")])
+def test_a_model_of_the_other_kind_is_refused(tmp_path: Path, kind: str, wrong: Any) -> None:
+    write_generator(tmp_path / "model", kind)
+    with pytest.raises(UserError, match=f"of the other kind, or, of a generator, `architecture: {architecture(kind)}`"):
+        Generator.start(GeneratorConfig(model=str(tmp_path / "model"), architecture=wrong))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_what_hugging_face_writes(generators: Any, kind: str) -> None:
     assert write(generators[kind], number=1) == [generated(generators[kind], query) for query in QUERIES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
+from components.data.tables import QUERIES, write
 from components.models.reader_configs import ReadConfig, ReaderConfig
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
@@ -52,6 +54,16 @@ def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Pa
     deeper = said(tmp_path / "hundred", toy.INLINE, places, passages=100)
     assert deeper == said(tmp_path / "all", toy.INLINE, places, passages=6)
     assert len(said(tmp_path / "two", toy.INLINE, places, queries=2)) == 2
+
+
+def test_a_sample_is_drawn_from_the_queries_with_answers(places: dict[str, Path], tmp_path: Path) -> None:
+    """Others may be judged."""
+    folder = tmp_path / "data"
+    shutil.copytree(places["data"], folder)
+    asked = [{**row, "answers": row["answers"] if row["query_id"] == "q18" else []}
+             for row in pq.read_table(folder / "queries.parquet").to_pylist()]  # fmt: skip
+    write(folder / "queries.parquet", pa.Table.from_pylist(asked, schema=QUERIES), QUERIES)
+    assert list(said(tmp_path / "out", toy.INLINE, {**places, "data": folder}, queries=1)) == ["q18"]
 
 
 def test_an_interrupted_reader_answers_only_what_is_left(

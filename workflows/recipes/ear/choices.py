@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from components.retrieval.fusion import FusionConfig
 from workflows.recipes.ear.config import AllExpansionsConfig
 from workflows.recipes.ear.generators import Expansions, Generators
 from workflows.recipes.ear.query_rerankers import Prediction
@@ -44,7 +43,7 @@ class Choices:
             step(
                 f"{name} {label} ranking", choose_several, data=self.setting.collection.data, expanded=one.expanded,
                 ranking=one.ranking, scores=predictions[name].scores, otherwise=self.setting.bm25,
-                split=self.setting.split, most=most, config=self.setting.config.fusion,
+                split=self.setting.split, most=most, config=self.setting.fusion(self.setting.config.fusion),
             )
             for name, one in expansions.items()
         ]  # fmt: skip
@@ -65,6 +64,6 @@ class Choices:
             rankings.append(step(
                 f"{name} all fused", fuse_expansions, data=self.setting.collection.data, expanded=one.expanded,
                 ranking=one.ranking, otherwise=self.setting.bm25, split=self.setting.split,
-                config=FusionConfig(**config.model_dump(exclude={"generators"})),
+                config=self.setting.fusion(config),
             ))  # fmt: skip
         return self.setting.fused("all expansions", rankings)

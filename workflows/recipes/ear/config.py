@@ -76,6 +76,12 @@ class Generator(Part):
     measured: bool = True
     """Whether its rankings are among those that are fused; false for one that others alone learn from."""
 
+    @property
+    def number(self) -> int | None:
+        """Expansions of a query at most; None for what a file has."""
+        asked = self.relevance or (self.writer.generate if self.writer is not None else None)
+        return None if asked is None else asked.number
+
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         given = [name for name in ("relevance", "writer", "file") if getattr(self, name) is not None]
@@ -285,6 +291,22 @@ class Config(RetrievalConfig):
             raise ValueError("generators: of none the rankings are measured")
         if self.order is not None and sorted(self.order) != sorted(measured):
             raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
+        for key, one, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
+            if one is not None and one.weight != 0.5 and lists != 2:
+                of = f"{lists} generators are measured" if lists else "a query has as many as it has expansions"
+                raise ValueError(f"{key}: weight: {one.weight} is that of the second of two lists, and {of}; accepted: "
+                                 "0.5")  # fmt: skip
+        for name in measured if self.models_from is None else []:
+            source = self.generators[name].learn_from or name
+            number = self.generators[source].number
+            if number is not None and number + self.include_question < 2:
+                raise ValueError(f"generators: {source}: number: 1: of one expansion a reranker learns nothing; "
+                                 "accepted: 2 or more")  # fmt: skip
+        if self.reader is not None:
+            read = {"depths": max(self.reader.depths), "passages": self.reader.passages if self.reader.train else 0}
+            for key in (key for key, many in read.items() if many > self.k):
+                raise ValueError(f"reader: {key}: {read[key]} passages, and k: {self.k} documents are retrieved; "
+                                 f"accepted: at most {self.k}")  # fmt: skip
         unknown = [name for name in self.rerankers.by_generator if name not in measured]
         if unknown:
             raise ValueError(f"rerankers: by_generator: {listing(unknown)}; accepted: {listing(measured)}")

@@ -101,6 +101,9 @@ class Generators:
         learn = writer.learn
         if learn is None:
             return begun
+        if config.answers.mode == "regex" and learn.targets.kind == "answer":
+            raise ValueError(f"generators: {name}: targets: kind: answer: with answers.mode: regex an answer is a "
+                             "pattern, which nobody writes; accepted: sentence, title")  # fmt: skip
         title = name if fold is None else f"{name} fold {fold + 1}"
         by_answer = learn.targets.kind != "answer" and learn.targets.documents == "answering"
         rows = step(

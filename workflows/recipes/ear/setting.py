@@ -63,8 +63,14 @@ class Setting:
             return rankings[0]
         return step(
             f"{label} fused", fuse, data=self.collection.data, rankings=rankings, split=self.split,
-            config=config or self.config.fusion,
+            config=self.fusion(config or self.config.fusion, lists=len(rankings)),
         )  # fmt: skip
+
+    def fusion(self, config: FusionConfig, *, lists: int | None = None) -> FusionConfig:
+        """How so many rankings are fused, or, as of a query's expansions, as many as there are. Only the second of two
+        has a weight."""
+        how = FusionConfig(**config.model_dump(include=set(FusionConfig.model_fields))).reaching(self.config.k)
+        return how if lists == 2 else how.model_copy(update={"weight": 0.5})
 
 
 def setting(config: Config, *, training: bool) -> Setting:
