@@ -67,7 +67,7 @@ class TrainConfig(Config):
     """Updates of the schedule, where it spans several trainings that carry `all`; null for this training's own."""
     carry: Literal["weights", "all"] = "weights"
     """What is taken from the model that training starts from: `weights`, or `all`: the optimizer and the place on the
-    schedule too."""
+    schedule too. These are those of its last update, also where `validate_on_dev` has kept the weights of another."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay of matrices; biases and norms have none."""
     clip: float | None = Field(2.0, gt=0)
@@ -78,7 +78,8 @@ class TrainConfig(Config):
     weights: Literal["bf16", "fp32"] = Field("fp32", exclude_if=lambda weights: weights == "fp32")
     """`bf16`: the matrices of layers and token embeddings are in bf16 in memory, and so are the states between layers;
     the optimizer updates fp32 weights of its own, which they are the rounded form of, and which the trained model is
-    saved with. What is frozen under an adapter is in bf16 alone."""
+    saved with. What is frozen under an adapter is in bf16 alone. Gradients are summed in bf16 over the passes of a
+    part of the batch, which many passes make coarse: some dozens are well, and `accumulate` sums its parts in fp32."""
     losses: list[LossTerm] = Field(min_length=1)
     validate_on_dev: Validation | None = None
     log_every: int = Field(10, ge=1)

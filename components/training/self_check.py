@@ -42,7 +42,8 @@ class SelfCheckError(RuntimeError):
 
 @dataclass(frozen=True)
 class Plain:
-    """What one process finds: losses by name, and the gradient of each parameter that has one."""
+    """What one process finds: losses by name, and the gradient of each parameter that has one, in the machine's
+    memory: a model that is sharded may fill an accelerator."""
 
     values: Losses
     gradients: dict[str, Tensor]
@@ -68,7 +69,7 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
             means = {name: term.value / (term.rows * parts if term.rows else 1) for name, term in terms.items()}
             torch.stack(list(means.values())).sum().backward()
             values |= {name: values.get(name, 0.0) + float(mean.detach()) for name, mean in means.items()}
-        gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
+        gradients = {name: p.grad.cpu() for name, p in objective.named_parameters() if p.grad is not None}
     if not gradients:
         raise UserError(
             f"losses: no gradient reaches the model from {', '.join(values)}, so that nothing would be learnt; "
@@ -88,12 +89,13 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
         values, _ = add_gradients(
             objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
         )
-        found = {name: whole(p.grad) for name, p in objective.named_parameters() if p.grad is not None}
-    sums = torch.zeros(3, dtype=torch.float64)
-    for name in found.keys() | expected.gradients.keys():
-        one, other = found.get(name), expected.gradients.get(name)
-        a, b = (torch.zeros(1, device=device) if g is None else g.double() for g in (one, other))
-        sums += torch.stack([(a - b).square().sum(), b.square().sum(), a.square().sum()]).cpu()
+        sums = torch.zeros(3, dtype=torch.float64)
+        for name, parameter in objective.named_parameters():  # one whole at a time, by all workers together
+            one, other = parameter.grad, expected.gradients.get(name)
+            if one is not None or other is not None:
+                a = torch.zeros(1, device=device).double() if one is None else whole(one).double()
+                b = torch.zeros(1, device=device).double() if other is None else other.to(device).double()
+                sums += torch.stack([(a - b).square().sum(), b.square().sum(), a.square().sum()]).cpu()
     apart, length, here = sums.sqrt().tolist()
     wrong = [
         f"{name} is {value:.6g} and should be {expected.values[name]:.6g}"

@@ -28,11 +28,11 @@ def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype |
     Matrices may be `gathered` in another precision than their parts have, in which gradients are summed. Biases and
     norms then stay whole, as they are.
     """
+    if workers() == 1:
+        return
     if not objective.shards:
         name = type(objective).__module__.rpartition(".")[2]
         raise UserError(f"cluster: train: shard: the objective {name} divides a batch itself; accepted: false")
-    if workers() == 1:
-        return
     mesh = init_device_mesh(device.type, (workers(),))
     summed = None if gathered is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)

@@ -93,7 +93,9 @@ def is_permanent(error: Exception) -> bool:
     """Whether an error would come back at every retry; the loss of another worker or of the network would not."""
     from ray.exceptions import RayError
 
-    if is_out_of_memory(error) or isinstance(error, FileNotFoundError):
+    from components.training.self_check import SelfCheckError  # imports torch
+
+    if is_out_of_memory(error) or isinstance(error, (FileNotFoundError, SelfCheckError)):
         return True
     return not isinstance(error, (RuntimeError, OSError, RayError))
 

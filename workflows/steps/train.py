@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from components.compute.processor import configure_process
-from components.config import Config, UserError
+from components.config import Config, UserError, listing
 from components.models.shape import predicted_at_once
 from components.rng import keyed_int
 from components.timing import timed
@@ -33,6 +33,8 @@ def _cost(
     In memory: of a weight that is trained 16 bytes (itself, its gradient, Adam's two moments; 18 with `weights: bf16`),
     of another 4, of each token 34 numbers a layer for the backward pass (Korthikanti et al., 2023, section 4.1), of a
     batch or, with `recompute`, of one pass; and the scores of tokens that are predicted together, with their gradient.
+    With `gradient_checkpointing` these are the inputs of each layer and what is inside of one. With `shard` each worker
+    has its part of the layers and one whole one, but the weights and one gradient are whole on each while it begins.
     """
     again = site.cluster.recompute
     task = _task(objective, rows, data, start, config, own, again=again)
@@ -40,23 +42,27 @@ def _cost(
     at_once = task.tokens * max(1, batch)
     if again:
         at_once = min(at_once, site.cluster.batch_tokens(cuda=site.cuda))
-    trained = _trained_weights(start)
-    held = 4.0 * (start.shape.parameters - trained) + (18.0 if config.weights == "bf16" else 16.0) * trained
-    states = 34.0 * at_once * start.shape.width * start.shape.layers
+    trained, shape, pool = _trained_weights(start), start.shape, site.cluster.train
+    held, states = _held(config, start, parts=site.workers("train") if pool.shard else 1), 34.0 * at_once * shape.width
+    if pool.gradient_checkpointing:
+        states += 2.0 * at_once * shape.width * shape.layers
+    else:
+        states *= shape.layers
     if declared(objective, "predicts"):
-        states += 12.0 * predicted_at_once(cuda=site.cuda) * start.shape.vocabulary
-    advice = (
-        "in the profile (--cluster), "
-        + ("a lower max_tokens_per_pass" if again else "recompute: true")
-        + "; or, for another result, a smaller batch"
-    )
+        states += 12.0 * predicted_at_once(cuda=site.cuda) * shape.vocabulary
+    keys = ["a lower max_tokens_per_pass" if again else "recompute: true"]
+    keys += [] if pool.gradient_checkpointing else ["train: {gradient_checkpointing: true}"]
+    keys += ["train: {shard: true}"] if not pool.shard and site.workers("train") > 1 else []
+    advice = f"in the profile (--cluster), {listing(keys)}; or, for another result, a smaller batch"
     looks = config.updates // config.validate_on_dev.every if config.validate_on_dev is not None else 0
     validated = looks * config.validate_on_dev.queries / config.batch / 3 if config.validate_on_dev is not None else 0
     return Cost(
         work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
         kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
-        limits=tuple(filter(None, [_undivided(config, site.cluster.train.workers or 1)])),
+        limits=tuple(
+            filter(None, [_undivided(config, pool.workers or 1), _unsharded(objective, config, site.cluster)])
+        ),
     )  # fmt: skip
 
 
@@ -70,12 +76,41 @@ def _undivided(config: TrainConfig, workers: int) -> str:
     )
 
 
+def _unsharded(objective: str, config: TrainConfig, cluster: Cluster) -> str:
+    """What is wrong with a training that is to be sharded; empty where it can be, or need not."""
+    if not cluster.train.shard or (cluster.train.workers or 1) == 1:
+        return ""
+    why = "Adafactor looks at whole matrices" if config.optimizer == "adafactor" else ""
+    if declared(objective, "shards") is False:
+        why = f"the objective {objective} divides a batch itself"
+    return f"train.shard in the profile (--cluster): {why}; accepted with it: false" if why else ""
+
+
+def _held(config: TrainConfig, start: Made, *, parts: int) -> float:
+    """Bytes of a model with what its training keeps of its weights, where each worker has a part of each layer."""
+    shape, trained = start.shape, _trained_weights(start)
+    inside = float(shape.layers * shape.weights_per_layer)
+    each = 18.0 if config.weights == "bf16" else 16.0
+    whole = 4.0 * (shape.parameters - trained) + each * trained
+    if parts == 1:
+        return whole
+    of_layers = inside * (each if trained >= inside else 4.0)  # of an adapter they are frozen
+    divided = whole - of_layers + of_layers / parts + 4.0 * shape.weights_per_layer
+    return max(divided, 8.0 * shape.parameters)
+
+
 def _repeated(rows: Any, batch: int) -> str | None:
     """What to say of a batch that is larger than the data."""
-    queries = rows.queries if isinstance(rows, Grouped) else None
+    groups = _groups(rows)
+    queries = None if groups is None else groups.queries
     if not queries or batch <= queries:
         return None
     return f"a batch of {batch:,} has each of the {queries:,} training queries up to {-(-batch // queries)} times"
+
+
+def _groups(rows: Any) -> Grouped | None:
+    """The table of groups that is trained on; None for a collection's own tables."""
+    return rows.groups if isinstance(rows, Sizes) else rows if isinstance(rows, Grouped) else None
 
 
 def _trained_weights(start: Made) -> float:
@@ -96,7 +131,8 @@ def _task(
         raise UnknownSize("rows")
     documents, queries = data.document_lengths, np.resize(data.query_lengths, len(data.document_lengths))
     limits = {side: getattr(start.config, f"{side}_tokens", None) for side in ("query", "document", "pair")}
-    candidates = rows.candidates if isinstance(rows, Grouped) else 0
+    groups = _groups(rows)
+    candidates = 0 if groups is None else groups.candidates
     read = [np.minimum(documents + 2, limits["document"] or 128)] * max(1, candidates)
     if "vectors" in own:  # the documents' vectors are made already, and do not change
         read = []
@@ -114,18 +150,19 @@ def _task(
         work -= passes * tokens * 2 * start.shape.layers * start.shape.weights_per_layer
     models = {key: one.config for key, one in own.items() if isinstance(one, Made)}
     configs = {key: one for key, one in own.items() if isinstance(one, Config)}
-    rated = {key for key, one in own.items() if isinstance(one, Sizes)}  # a validation's, which is not tried
+    rated = {key for key in own if key == "rated"}  # a validation's, which is not tried
     return ModelTask(
         "training", start, data, work / each, passes * tokens / len(documents),
         {"objective": objective, "config": config, "candidates": candidates,
-         "scored": isinstance(rows, Grouped) and rows.scored, "models": models, "own": configs},
+         "scored": groups is not None and groups.scored, "models": models, "own": configs},
         measurable=isinstance(rows, (Grouped, Sizes)) and own.keys() == models.keys() | configs.keys() | rated,
     )  # fmt: skip
 
 
-def _refuses(config: TrainConfig, cluster: Cluster) -> None:
-    """Workers that cannot share a batch."""
-    if wrong := _undivided(config, cluster.for_batch(config.batch // config.accumulate).train.workers or 1):
+def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
+    """Workers that cannot share a batch, or a model."""
+    cluster = cluster.for_batch(config.batch // config.accumulate)
+    if wrong := _undivided(config, cluster.train.workers or 1) or _unsharded(objective, config, cluster):
         raise UserError(wrong)
 
 
@@ -145,7 +182,7 @@ def train(
     The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
-    _refuses(config, cluster)
+    _refuses(objective, config, cluster)
     cluster = cluster.for_batch(config.batch // config.accumulate)
     cuda = cluster.cuda()
     task = {

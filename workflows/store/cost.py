@@ -97,6 +97,17 @@ ANY = "*"
 """Stands for every split that is not named, where numbers of queries are assumed."""
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """A table of groups: so many, with so many candidates each."""
+
+    groups: int
+    candidates: int
+    scored: bool = False
+    queries: int | None = None
+    """How many different ones the groups are of, where that is known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sizes:
     """A collection as far as costs depend on it."""
@@ -118,6 +129,8 @@ class Sizes:
     """Splits that get a share of the queries, of which it is known how many are expected, but not how many they are."""
     read_seconds: float = 0.0
     """Seconds in which a record of the source was read."""
+    groups: Grouped | None = None
+    """The table of groups that lies beside its own, where there is one."""
 
     def asked(self, split: str) -> int:
         """Queries of a split."""
@@ -168,17 +181,6 @@ class Ranking:
     def bytes(self) -> float:
         """Of its table, compressed."""
         return 10.0 * self.rows
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """A table of groups: so many, with so many candidates each."""
-
-    groups: int
-    candidates: int
-    scored: bool = False
-    queries: int | None = None
-    """How many different ones the groups are of, where that is known."""
 
 
 @dataclass(frozen=True)

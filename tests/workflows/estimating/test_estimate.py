@@ -168,6 +168,18 @@ def test_nothing_of_an_experiment_is_left_out_of_the_sums(
     assert result.exact
 
 
+def test_a_writer_and_a_reader_are_estimated(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    """What they learn from is a table of groups and a collection in one."""
+    tree = tiny.ear(beir, encoder)
+    learn = {"train": tiny.training("components.losses.likelihood.negative_log_likelihood")}
+    tree["generators"]["taught"] = {"writer": {"model": {"model": str(encoder)}, "learn": learn}}
+    tree["reader"] = {"model": {"model": str(encoder), "passage_tokens": 24}, "depths": [4], "passages": 4, **learn}
+    nodes = graph(experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), [], tmp_path).wanted)
+    result = estimate(nodes, {node.fingerprint for node in nodes}, site(Cluster(mode="inline"), tmp_path),
+                      Store(tmp_path / "store"), assumed={}, quick=True)  # fmt: skip
+    assert result.unknown == []
+
+
 @PEFT
 def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> None:
     """And keeps them alone. By peft's own count."""
@@ -211,6 +223,55 @@ def test_gradient_caching_takes_time_and_never_more_memory(encoder: Path) -> Non
         assert 3 * cached.work[0].task.operations == pytest.approx(4 * plain.work[0].task.operations)
         assert (cached.needs[0].bytes < plain.needs[0].bytes) is (batch > 1)
         assert cached.needs[0].bytes <= plain.needs[0].bytes
+
+
+def test_sharding_and_checkpointing_leave_less_on_each_worker(encoder: Path) -> None:
+    """Of a large model on 16 GPUs; while it begins, weights and one gradient are whole. The advice names both keys."""
+    config, training = toy.retriever_config(encoder), TrainConfig.model_validate(tiny.training(batch=16))
+    large = ModelShape(layers=32, width=4096, middle=16384, vocabulary=32_000)
+
+    def need(**keys: Any) -> Any:
+        here = site(Cluster(mode="ray", train={"workers": 16, **keys}), Path())
+        cost = train.description.cost(  # type: ignore[attr-defined]
+            here, objective="retriever", rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
+            start=Made(config, large), config=training,
+        )  # fmt: skip
+        return cost.needs[0]
+
+    whole, sharded, checked = need(), need(shard=True), need(gradient_checkpointing=True)
+    assert 16 * large.parameters < 2 * sharded.bytes < 1.01 * 16 * large.parameters < 1.01 * whole.bytes
+    assert checked.bytes - 16 * large.parameters < (whole.bytes - 16 * large.parameters) / 8
+    assert "train: {gradient_checkpointing: true}, train: {shard: true}" in whole.advice
+    assert "shard" not in sharded.advice
+    assert "checkpointing" not in checked.advice
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimizer", "says"),
+    [
+        (
+            "generator",
+            "adamw",
+            "train.shard in the profile (--cluster): the objective generator divides a batch itself",
+        ),
+        ("retriever", "adafactor", "train.shard in the profile (--cluster): Adafactor looks at whole matrices"),
+        ("retriever", "adamw", ""),
+    ],
+)
+def test_what_cannot_be_sharded_is_told_with_the_plan(encoder: Path, objective: str, optimizer: Any, says: str) -> None:
+    config = toy.retriever_config(encoder)
+    training = TrainConfig.model_validate({**tiny.training(batch=16), "optimizer": optimizer})
+    cluster = Cluster(mode="ray", train={"workers": 2, "shard": True})
+    cost = train.description.cost(  # type: ignore[attr-defined]
+        site(cluster, Path()), objective=objective, rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
+        start=Made(config, shape_of(config)), config=training,
+    )  # fmt: skip
+    assert [one.partition(";")[0] for one in cost.limits] == ([says] if says else [])
+    alone = cluster.model_copy(update={"train": cluster.train.model_copy(update={"workers": 1})})
+    train.description.refuses(objective, training, alone)  # type: ignore[attr-defined]
+    if says:
+        with pytest.raises(UserError, match=re.escape(says)):
+            train.description.refuses(objective, training, cluster)  # type: ignore[attr-defined]
 
 
 def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,8 +183,10 @@ def test_two_workers_of_ray_train_with_a_part_of_each_layer_are_one_process(
     assert {name: value.shape for name, value in a.items()} == {name: value.shape for name, value in b.items()}
 
 
-def test_what_cannot_be_sharded_says_so(run: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_sharded_says_so(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from components.training import sharding
+
+    monkeypatch.setattr(sharding, "workers", lambda: 2)
     from components.training.objective import objective_named
 
     for name in ("generator", "reader"):
