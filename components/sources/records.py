@@ -172,7 +172,8 @@ def _id(value: Any, kind: str, place: str, column: str | None) -> str | Bad:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        return Bad("wrong columns", place, f"expected a {kind} id, got {value!r}")
+        how = "; write the column as whole numbers or as text" if isinstance(value, float) else ""
+        return Bad("wrong columns", place, f"expected a {kind} id, got {value!r}{how}")
     if not value.strip():
         return Bad(f"empty {kind} id", place)
     if len(value.split()) != 1 or value != value.strip():

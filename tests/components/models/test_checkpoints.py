@@ -173,8 +173,12 @@ def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) 
     state.pop("lm_head.weight", None)
     (tmp_path / "fid").mkdir()
     save_file({name: value.clone() for name, value in state.items()}, tmp_path / "fid" / "model.safetensors")
-    assert main(["convert", str(tmp_path / "fid"), str(tmp_path / "folder"), "--model", str(base)]) == 0
+    words = ["convert", str(tmp_path / "fid"), str(tmp_path / "folder"), "--model", str(base)]
+    assert main([*words, "--query-tokens", "20"]) == 2
+    assert said()[1].startswith("error: --query-tokens: a reader cuts a question together with its passage")
+    assert main([*words, "--document-tokens", "40"]) == 0
     assert "train: null" in said()[0]
+    assert Reader.load(tmp_path / "folder").config.passage_tokens == 40
     ours, _ = Reader.start(ReaderConfig(model=str(tmp_path / "folder")))
     ids = torch.tensor([[5, 6, 7, 8, 1]])
     labels = torch.tensor([[9, 10, 1]])
