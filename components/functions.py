@@ -63,7 +63,7 @@ class FunctionRef(Config):
                 raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
             if not _like(value, defaults[name]):
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
-            if isinstance(value, float) and not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value) and _is_finite(defaults[name]):
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: a finite number")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
                 raise ValueError(f"{function}: {name} is {value!r}; accepted: above 0")
@@ -89,6 +89,10 @@ class FunctionRef(Config):
             where = f" at {file}:{lines[-1]}" if lines else ""
             said = f"{self.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
             raise RuntimeError(said) from error
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, (int, float)) or math.isfinite(value)
 
 
 def keyword_options(path: str) -> dict[str, Any]:

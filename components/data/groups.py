@@ -117,11 +117,11 @@ def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
     return queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
 
 
-def check_k(k: int, data: Path, *, key: str = "k") -> int:
-    """The number of documents in a collection; UserError, naming `key`, unless `k` is between 1 and that number."""
+def check_k(k: int, data: Path) -> int:
+    """The number of documents in a collection; UserError unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
-        raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {count}, the size of the collection")
+        raise UserError(f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection")
     return int(count)
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,16 +119,16 @@ class Texts(NamedTuple):
     place: Path
 
 
-def read_expansions(path: Path, field: str, separator: str | None = None) -> Texts:
+def read_expansions(path: Path, field: str, separator: str | None = None, *, first: int | None = None) -> Texts:
     """Read a file of JSON lines, plain or .gz: `{"_id": query, "expansions": {field: text or list of texts}}`.
 
     Castorini's released outputs of GAR-T5, in this form, have the fields answers, sentences and titles with one text
     each, in which ` *** ` stands between several titles or answers. With `separator` each part of a text is an
-    expansion. UserError names the file and line.
+    expansion. `first` reads so many lines alone. UserError names the file and line.
     """
     path = plain_or_gz(path)
     by_query: dict[str, list[str]] = {}
-    for item in read_objects(path):
+    for item in islice(read_objects(path), first):
         if isinstance(item, Bad):
             raise UserError(str(item))
         query, fields = item.value.get("_id"), item.value.get("expansions")

@@ -30,9 +30,9 @@ class TargetConfig(Config):
     leaves 40 tokens for NQ's answers (10 where it writes the first alone) and 64 for titles. A sentence is always one.
     """
     documents: Literal["answering", "judged"] = "answering"
-    """The documents of sentences and titles, best first. `answering`: those of the ranking with an answer, as for GAR's
-    authors. `judged`: the relevant ones, for collections without answers; without an answer in it, a document's first
-    sentence is taken."""
+    """The documents of sentences and titles. `answering`: those of the ranking with an answer, best first, as for GAR's
+    authors. `judged`: the relevant ones in the order of the judgements, for collections without answers; without an
+    answer in it, a document's first sentence is taken."""
 
 
 def joined(texts: Iterable[str], several: Literal["joined", "first"], most: int | None = None) -> str:

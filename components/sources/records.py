@@ -6,7 +6,6 @@ Each has its `place`, the file and line or row that it was read from, for error 
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from components.config import UserError
@@ -120,7 +119,7 @@ def query(
     if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
         return Bad("answers that are not a list of texts", place, id=name)
     if not is_split(split):
-        return Bad("split without a name", place, f"got {split!r:.40}", name)
+        return Bad("split without a name", place, _of_split(split), name)
     if bad := _undecoded((text, *answers), place, name):
         return bad
     return Query(name, text, list(answers), split, place)
@@ -142,7 +141,7 @@ def judgement(
         how = "; `data.grades` says what a word counts" if words else ""
         return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}, of query {query_name!r}{how}")
     if not is_split(split):
-        return Bad("split without a name", place, f"got {split!r:.40}", query_name)
+        return Bad("split without a name", place, _of_split(split), query_name)
     return Judgement(query_name, doc_name, integer, split, place)
 
 
@@ -201,7 +200,16 @@ def is_list(name: str) -> bool:
 
 def is_split(name: Any) -> bool:
     """Whether a split can be called so. It may be the name of a column or of a file, and is printed."""
-    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and Path(name).name == name
+    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and not _is_path(name)
+
+
+def _of_split(name: Any) -> str:
+    path = "; a split may be the name of a file, which has no /" if isinstance(name, str) and _is_path(name) else ""
+    return f"got {name!r:.40}{path}"
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name in (".", "..")
 
 
 def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:

@@ -12,10 +12,14 @@ many cells, stops the run with `on_bad: drop` too: nobody could say any more whi
 """
 
 import hashlib
+import json
+import token
 from collections.abc import Iterator
 from contextlib import suppress
+from io import StringIO
 from itertools import islice
 from pathlib import Path
+from tokenize import TokenError, generate_tokens
 from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
@@ -160,13 +164,24 @@ class Source(parquet.Source):
 
 
 def _answers(cell: str) -> list[str] | None:
-    """The answers in a cell: a list of texts as JSON or Python write it, or one answer; None for an empty one."""
+    """The answers in a cell: a list of texts, as JSON, Python or numpy write it, or one answer; None for none."""
     if cell.lstrip().startswith("["):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # it is a text that begins so
-            found = literal(cell)
-            if isinstance(found, list) and all(isinstance(one, str) for one in found):
-                return found
+        for read in (json.loads, _literals):
+            with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError, TokenError):
+                found = [one for one in read(cell) if one is not None]
+                if all(isinstance(one, str) for one in found):
+                    return found
     return [cell] if cell.strip() else None
+
+
+def _literals(cell: str) -> list[Any]:
+    """A list of Python's literals. Where texts stand side by side, as numpy writes them, each is one, and not all
+    together one as in Python. What is no list is a TypeError."""
+    found = literal(cell)
+    if not isinstance(found, list):
+        raise TypeError("no list")
+    texts = [one.string for one in generate_tokens(StringIO(cell.strip()).readline) if one.type == token.STRING]
+    return found if len(texts) <= len(found) else [literal(text) for text in texts]
 
 
 class _Asked(NamedTuple):

@@ -28,19 +28,12 @@ class Validation(Config):
     few judgements may tell better than a rank (Zerveas et al., 2023, section 5.2). Query rerankers have `rank`, the
     mean rank that the chosen expansion retrieves at, whose lowest value is the best too."""
     split: str = "dev"
-    """The split whose rows are used, another than `train`."""
+    """The split whose rows are used, another than what is learnt from."""
     queries: int = Field(500, ge=1)
     """Queries, or other rows, that are drawn."""
     negatives: int = Field(15, ge=1)
     """Negatives in each group. They come from the ranking that the training draws from, or, without one, from the whole
     collection."""
-
-    @model_validator(mode="after")
-    def _is_of_others(self) -> Self:
-        if self.split == "train":
-            raise ValueError("split: 'train' is what is learnt from; accepted: another split, such as one that "
-                             "`data.hold_out` makes")  # fmt: skip
-        return self
 
 
 class TrainConfig(Config):

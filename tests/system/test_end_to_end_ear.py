@@ -539,6 +539,7 @@ READER = {"model": {"model": "x"}, "depths": [4]}
         ({"reader": {**READER, "depths": [4, 100]}}, "reader: depths: 100 passages, and k: 20 documents are retrieved"),
         ({"reader": {**READER, "passages": 30, "train": tiny.training()}}, "reader: passages: 30 passages, and k: 20"),
         ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
+        ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
         ({"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
          "losses: components.losses.listwise.cross_entropy: the objective query_reranker has other scores; accepted: "
          "those of components.losses.query_ranks, or your own"),
@@ -553,6 +554,13 @@ def test_what_cannot_be_is_told_before_anything_runs(
     place = tiny.place(tmp_path / "place", {**tree, **{key: one for key, one in change.items() if "." not in key}})
     assert place("plan", *(word for one in sets for word in ("--set", one))) == 2
     assert message in said()[1]
+
+
+def test_one_expansion_is_enough_where_nothing_chooses(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    tree = {**tiny.ear(beir, encoder), "generators": {"a": {"relevance": {"number": 1}}}, "rerankers": {}}
+    tree["passages"].pop("top_queries")
+    place = tiny.place(tmp_path, {**tree, "fewer_expansions": []})
+    assert place("plan") == 0
 
 
 def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_path: Path) -> None:

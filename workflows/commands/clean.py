@@ -23,9 +23,9 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
     """Steps, the files of them that may go (glob patterns), and their bytes.
 
     Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
-    retrieval or to the system that `export` takes, of this run or of another beside it, and what only a later step
-    could carry on from, such as the optimizer's state of an earlier training. What an unfinished run beside it uses
-    stays.
+    retrieval or to the systems that `search` and `export` take, of this run or of another beside it, and what only a
+    later step could carry on from, such as the optimizer's state of an earlier training. What an unfinished run beside
+    it uses stays.
     """
     last = {node.fingerprint for node in _kept(experiment.outcome, store)}
     for other in _beside(experiment):

@@ -53,7 +53,8 @@ def call(arguments: argparse.Namespace) -> None:
         with new_folder(folder) as place:
             checkpoints.write(reader, tokenizer, place)
     else:
-        lengths = {"query_tokens": of_query or 32, "document_tokens": of_document or 256}
+        lengths = {"query_tokens": 32 if of_query is None else of_query,
+                   "document_tokens": 256 if of_document is None else of_document}  # fmt: skip
         config = parse(DualEncoderConfig, {"model": arguments.model, **lengths}, where="convert")
         model, tokenizer, layout = checkpoints.retriever(paths, config)
         about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"

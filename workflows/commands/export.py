@@ -47,9 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
     parser.add_argument(
         "--system", metavar="NAME",
-        help="the system for the folder `system`, as the run's table calls it (default: what the run chose to deploy, "
-        "else its best on the split that it chooses by, of those that a folder can have; where it chooses by none, the "
-        "last retriever, with the last ranker over it where that was measured)",
+        help="the system for the folder `system`, as the run's table calls it (default, of those that a folder can "
+        f"have: {systems.USUAL})",
     )  # fmt: skip
     parser.add_argument(
         "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",

@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
     parser.add_argument(
         "--system", metavar="NAME",
-        help="which of a run's systems searches, as its table calls it (default: what the run chose to deploy, else "
-        "its best on the split that it chooses by; where it chooses by none, the last retriever, with the last ranker "
-        "over it where that was measured)",
+        help=f"which of a run's systems searches, as its table calls it (default: {systems.USUAL})",
     )  # fmt: skip
     parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
 
@@ -82,13 +80,13 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
         from workflows.serving import library
 
         plan = library.last(outcome, store) if system is None else library.measured(system, store)
+        k = _k(arguments, plan.config)
         opened_here = library.Library(store, threads=cores(), models=_models(arguments))
-        hits = opened_here.system(plan).search([arguments.query], _k(arguments, plan.config))[0]
-    if system is None:
+        hits = opened_here.system(plan).search([arguments.query], k)[0]
+    if name is None:
         unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
-        print(f"{unfinished}here searches: {outcome.retrieval.retriever.label}", file=sys.stderr)
-    elif name is None:
-        print(f"{system.name} searches here; --system NAME asks another", file=sys.stderr)
+        who = outcome.retrieval.retriever.label if system is None else system.name
+        print(f"{unfinished}{who} searches here; --system NAME asks another", file=sys.stderr)
     return hits
 
 

@@ -19,7 +19,11 @@ def learnt(
     """The step `train`, with its inputs. What groups have, and how many dimensions, is as for `check_training`.
     ValueError where it could not be trained so."""
     check_training(objective, config, label, taught=taught, dev_taught=dev_taught, dimensions=dimensions)
-    if dev is None and config.validate_on_dev is not None:
+    look = config.validate_on_dev
+    if look is not None and look.split == "train" and "rated" not in inputs:  # pairs are not what is learnt from
+        raise ValueError(f"{label}: validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as "
+                         "one that `data.hold_out` makes")  # fmt: skip
+    if look is not None and dev is None:
         raise ValueError(f"{label}: validate_on_dev: no documents are held out from it; accepted: null")
     if config.carry == "all":
         _check_carried(label, objective, config, start, inputs)

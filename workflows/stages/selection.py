@@ -26,8 +26,9 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
             )
         note = f"{outcome.note} The measured queries, of `train`, are those that it learnt from."
         outcome = replace(outcome, note=note)
-    looks = [node.inputs["config"].validate_on_dev for node in graph([outcome.results]) if node.function is train]
-    if asked.split in [look.split for look in looks if look is not None]:
+    looks = [node.inputs for node in graph([outcome.results]) if node.function is train and node.inputs["dev"]]
+    chose = [one["config"].validate_on_dev.split for one in looks if one["dev"].inputs.get("data") is outcome.data]
+    if asked.split in chose:
         note = f"{outcome.note} The measured queries, of `{asked.split}`, chose among the weights of trainings too."
         outcome = replace(outcome, note=note.strip())
     if outcome.unmeasured:

@@ -38,14 +38,20 @@ LAST = "the last retriever"
 """What the system of a run's last retriever is called where the run measured none."""
 
 
+USUAL = (
+    "what the run chose to deploy, else its best on the split that it chooses by; where it chooses by none, the last "
+    "retriever, with the last ranker over it where that was measured"
+)
+"""Which system is asked where none is named, for people."""
+
+
 def asked(outcome: Outcome, store: Store) -> System | None:
-    """The system that is asked where none is named: what a run chose to deploy, or the best on the split that it
-    chooses by; where it chooses by none, the last retriever's, reordered by the last ranker where that was measured.
-    None where a run is not finished, or has none whose stages answer other queries."""
-    if not store.is_done(outcome.results):
-        return None
+    """The system that is asked where none is named: `USUAL`. Of a run that is not finished it is the last retriever's,
+    as far as that was measured. None where no measured one answers other queries."""
     with suppress(UserError):
-        return _best(outcome, store, stages)
+        if store.is_done(outcome.results):
+            return _best(outcome, store, stages)
+        return next((one for one in _of_the_last(outcome) if one.ranking and store.is_done(one.ranking)), None)
     return None
 
 
@@ -62,7 +68,11 @@ def _best(outcome: Outcome, store: Store, stages_of: Callable[[System], Stages])
     names = [made["deploy"]] if "deploy" in made else names
     for system in [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]:
         try:
-            stages_of(system)
+            steps = stages_of(system)
+            if "neighbours" in steps:  # whose numbers, which a step may have chosen, are not all for other queries
+                fetch(store, system.data, steps)
+                with _named(system):
+                    _neighbours(steps, store)
             return system
         except UserError as error:
             mistakes.append(error)
@@ -90,21 +100,27 @@ def chosen(outcome: Outcome, name: str) -> System:
 
 def last(outcome: Outcome) -> System:
     """The last retriever's system, reordered by the last ranker where that was measured; UserError for none."""
-    systems = _ranked(outcome)
-    retriever = outcome.retrieval.retriever.fingerprint
-    own = [one for one in systems.values() if one.retrieval and one.retrieval.retriever.fingerprint == retriever]
-    found = [one for one in own if one.ranker is not None and one.ranker is outcome.ranker]
-    found = found or [one for one in own if one.ranker is None]
+    found = _of_the_last(outcome)
     if not found:
         raise UserError(f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
-                        f"({listing(systems)})")  # fmt: skip
-    return found[-1]
+                        f"({listing(_ranked(outcome))})")  # fmt: skip
+    return found[0]
+
+
+def _of_the_last(outcome: Outcome) -> list[System]:
+    """The systems of the last retriever: first reordered by the last ranker, then alone; the later ones first."""
+    retriever = outcome.retrieval.retriever.fingerprint
+    own = [
+        one for one in _ranked(outcome).values() if one.retrieval and one.retrieval.retriever.fingerprint == retriever
+    ]
+    reranked = [one for one in own if one.ranker is not None and one.ranker is outcome.ranker]
+    return [*reversed(reranked), *reversed([one for one in own if one.ranker is None])]
 
 
 def _ranked(outcome: Outcome) -> dict[str, System]:
     if not outcome.ranked:
-        raise UserError("no system of this run has a ranking of its own, as each stands for several; export one of the "
-                        "experiments that it is made of")  # fmt: skip
+        raise UserError("no system of this run has a ranking of its own, as each stands for several; accepted: one of "
+                        "the experiments that it is made of")  # fmt: skip
     return outcome.ranked
 
 

@@ -133,7 +133,7 @@ def _chosen_cost(site: Any, *, data: Sizes, choices: Ranking, split: str) -> Cos
 
 def _refuses(config: FileConfig) -> None:
     """A file that cannot be read, or lacks the field."""
-    expansions.read_expansions(locate(config.path), config.field, config.separator)
+    expansions.read_expansions(locate(config.path), config.field, config.separator, first=100)
 
 
 @Description(part="expansions", cost=_file_cost, refuses=_refuses)

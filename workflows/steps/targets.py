@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -77,8 +76,6 @@ def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, 
     """The ids of the documents that each query's target comes from: all of them for titles that are joined."""
     if config.documents == "judged":
         pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
-        best_first = np.argsort(-pairs["relevance"].to_numpy(), kind="stable")
-        pairs = pairs.take(pa.array(best_first))
     else:
         if ranking is None:
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")

@@ -127,9 +127,13 @@ def test_pairs_with_ids_and_splits(tmp_path: Path) -> None:
     assert [one[:3] for one in without_place(found.read_qrels())] == [("1", "7", 1), ("2", "7", 1), ("3", "8", 1)]
     only = pairs(tmp_path, "faq.jsonl", split=None, splits=["test"])
     assert without_place(only.read_qrels()) == [("2", "7", 1, "test")]
-    for cell, answers in {"['one', 'two']": ["one", "two"], '"[""one""]"': ["one"], "[sic]": ["[sic]"]}.items():
-        cell = cell if cell.startswith('"') else f'"{cell}"'
-        write(tmp_path / "listed.csv", "question,answer,answers,split", f"a?,A,{cell},train")
+    for cell, answers in {
+        "['one', 'two']": ["one", "two"], '["one", null]': ["one"],
+        r'["\ud83d\ude00 yes", "a\/b"]': ["\U0001f600 yes", "a/b"],
+        "['one' 'two']": ["one", "two"], "[sic]": ["[sic]"], "[{[1]: 2}]": ["[{[1]: 2}]"], "[1, 2]": ["[1, 2]"],
+    }.items():  # fmt: skip
+        quoted = cell.replace('"', '""')
+        write(tmp_path / "listed.csv", "question,answer,answers,split", f'a?,A,"{quoted}",train')
         ((_, _, read, _),) = without_place(pairs(tmp_path, "listed.csv", split=None).read_queries())
         assert read == answers
     write(tmp_path / "none.csv", "question,answer", "a?,A")

@@ -69,7 +69,23 @@ def test_of_a_run_that_is_not_finished_the_last_retriever_is_asked(
     assert place("run", "--until", "retriever ranking (test)") == 0
     said()
     assert place("search", "barami") == 0
-    assert said()[1] == "the run is not finished; here searches: retriever\n"
+    assert said()[1] == "the run is not finished; retriever searches here; --system NAME asks another\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "name"),
+    [([], "ranker over retriever 1"), (["ranker over retriever 1"], "retriever 1"),
+     (["ranker over retriever 1", "retriever 1"], None)],
+)  # fmt: skip
+def test_of_a_run_that_is_not_finished_what_was_measured_is_asked(
+    played: Place, monkeypatch: pytest.MonkeyPatch, missing: list[str], name: str | None
+) -> None:
+    """By `serve` too: the last retriever, reordered where that was measured."""
+    outcome = experiments.read(played.config, [], played.runs).outcome
+    absent = [outcome.results, *(outcome.ranked[one].ranking for one in missing)]
+    monkeypatch.setattr(Store, "is_done", lambda store, node: not any(node is one for one in absent))
+    system = systems.asked(outcome, Store(played.store))
+    assert (system and system.name) == name
 
 
 def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def coder(**options: Any) -> dict[str, Any]:
          "retriever 1: losses: components.losses.listwise.distillation needs a teacher's scores, which are of a "
          "query's own candidates; accepted: over: group"),
         (tiny.dpr(BEIR, ENCODER), ["train.validate_on_dev={every: 1, split: train}"],
-         "validate_on_dev: split: 'train' is what is learnt from; accepted: another split"),
+         "validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as"),
         (tiny.ar2(BEIR, ENCODER), ["evaluate.measures=[R@20, RR@10]", "gate={level: 1.0}"],
          "gate: it is decided by R@20, the first of evaluate.measures, and that is the same in every order of the 10 "
          "documents that are reranked; accepted: one such as RR@10 or nDCG@10 first"),
@@ -86,3 +86,14 @@ def test_who_measures_the_queries_that_chose_the_weights_is_told(tmp_path: Path)
     assert "chose among the weights" not in read(tmp_path, tree).outcome.note
     note = read(tmp_path, tree, "train.validate_on_dev={every: 1}").outcome.note
     assert note.endswith("The measured queries, of `dev`, chose among the weights of trainings too.")
+
+
+def test_rated_pairs_are_neither_measured_queries_nor_learnt_from(tmp_path: Path) -> None:
+    """They choose the weights of a pre-training, whatever their split is called."""
+    tree = {**tiny.dpr(BEIR, ENCODER), "evaluate": {"split": "dev", "select": None}}
+    for split in ("train", "dev"):
+        look = {"every": 1, "measure": "Spearman", "split": split}
+        pretrain = {"objective": "simcse", "rated": {"format": "tsv", "path": "{split}.tsv", "splits": [split]},
+                    "train": {**tiny.training(over="batch"), "validate_on_dev": look}}  # fmt: skip
+        tree["retriever"] = {**tree["retriever"], "dropout": 0.1}
+        assert "chose among the weights" not in read(tmp_path, {**tree, "pretrain": pretrain}).outcome.note

@@ -168,6 +168,19 @@ def test_the_best_is_asked_and_the_best_that_a_folder_can_have_is_exported(
     assert system is not None
     assert system.name == "retriever, binary, rescored"
     assert systems.exported(outcome, store).name == "retriever, int8"
+    monkeypatch.setattr(systems, "stages", lambda one: {"neighbours": one} if "resc" in one.name else {"dense": one})
+    monkeypatch.setattr(systems, "fetch", lambda *_: None)
+
+    def unfit(*_: Any) -> None:
+        raise UserError("neighbours: geometric: got 'max-min'; accepted: 'none'")
+
+    with monkeypatch.context() as numbers:  # which a step has chosen
+        numbers.setattr(systems, "_neighbours", unfit)
+        system = systems.asked(outcome, store)
+        assert system is not None
+        assert system.name == "retriever, binary"
+    monkeypatch.undo()
+    monkeypatch.setattr(systems, "_selected", lambda *_: made)
     made["candidates"] = made["candidates"][1:]
     with pytest.raises(UserError, match=r"'retriever, binary, rescored' cannot be deployed: .* by other vectors"):
         systems.exported(outcome, store)

@@ -77,16 +77,6 @@ def test_each_kind_of_target(tmp_path: Path, kind: str, documents: str, several:
     assert written(tmp_path / "out", places, kind=kind, documents=documents, several=several) == wanted
 
 
-def test_the_most_relevant_document_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "graded").mkdir()
-    places = write_places(tmp_path / "graded")
-    graded = [{**row, "relevance": 3 if row["doc_id"] == "d0" else row["relevance"]}
-              for row in pq.read_table(tmp_path / "graded" / "qrels.parquet").to_pylist()]  # fmt: skip
-    write(tmp_path / "graded" / "qrels.parquet", pa.Table.from_pylist(graded, schema=QRELS), QRELS)
-    found = written(tmp_path / "out", places, kind="title", documents="judged")
-    assert found == {"q0": "Oslo *** Bergen", "q1": "Rome"}
-
-
 def test_titles_are_different_ones_and_ten_at_most() -> None:
     """As in the released texts; answers have no such limit."""
     titles = ["Oslo", "", "Oslo ", *(f"Town  {n}" for n in range(12))]

@@ -78,8 +78,8 @@ class Generator(Part):
 
     @property
     def number(self) -> int | None:
-        """Expansions of a query at most; None for what a file has."""
-        asked = self.relevance or (self.writer.generate if self.writer is not None else None)
+        """Expansions of a query at most; None for as many as a file has."""
+        asked = self.relevance or self.file or (self.writer.generate if self.writer is not None else None)
         return None if asked is None else asked.number
 
     @model_validator(mode="after")
@@ -299,7 +299,7 @@ class Config(RetrievalConfig):
         for name in measured if self.models_from is None else []:
             source = self.generators[name].learn_from or name
             number = self.generators[source].number
-            if number is not None and number + self.include_question < 2:
+            if self.rerankers.of(name) and number is not None and number + self.include_question < 2:
                 raise ValueError(f"generators: {source}: number: 1: of one expansion a reranker learns nothing; "
                                  "accepted: 2 or more")  # fmt: skip
         if self.reader is not None:
