@@ -185,6 +185,7 @@ def _disks(arguments: argparse.Namespace) -> str:
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     """Say what is wrong, with the command that makes what is not there."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
+    error = opening.labelled_here(error, arguments) if named and isinstance(error, NotMade) and error.name else error
     said = str(error)
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
         said = f"{error}: repeat the command"  # which sent this job, and knows no --until

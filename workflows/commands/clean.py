@@ -4,6 +4,7 @@ that a run has in the store, but for what the other runs here use too."""
 import argparse
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from components.config import UserError, listing
 from workflows.commands.opening import add_config, opened
@@ -15,7 +16,7 @@ from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
-from workflows.tuning.config import read_tuning
+from workflows.tuning.config import tuning_of
 from workflows.tuning.trials import TrialTable
 
 
@@ -128,13 +129,11 @@ def _of_trials(arguments: argparse.Namespace, experiment: Experiment) -> list[St
     """What the trials were measured by, where the experiment was tuned as its config now says; else none, as of a
     section `tune` that has a mistake now."""
     table = TrialTable.read(experiment.run)
-    if table is None or "tune" not in experiments.tree_of(arguments.config, arguments.assignments):
+    if table is None or (tuned := tuning_of(table.identity, arguments)) is None:
         return []
     with suppress(UserError):
-        tuned = read_tuning(arguments, to_run=False)
-        if table.identity == tuned.identity:
-            measured = [tuned.measure_steps(tuned.experiment(trial.point)) for trial in table.trials]
-            return [step for trial in measured for steps in trial for step in steps]
+        measured = [tuned.measure_steps(tuned.experiment(trial.point)) for trial in table.trials]
+        return [step for trial in measured for steps in trial for step in steps]
     return []
 
 
@@ -145,7 +144,8 @@ def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) ->
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")
-    # By their configs, not by their links: a run that is under way has none yet.
+    # By their configs, as a run that is under way has no links yet; and by their links, as what a config builds on may
+    # have been edited since.
     beside = list(_beside(experiment))
     if any(other.run == experiment.run for other in beside):
         raise UserError(
@@ -153,6 +153,10 @@ def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) ->
             "place, which removes what the run has"
         )
     used = {name for other in beside for name in _names(other)}
+    used |= {
+        Path(link.readlink()).name for run in experiment.run.parent.glob("*")
+        if run != experiment.run and is_run(run) for link in run.iterdir() if link.is_symlink()
+    }  # fmt: skip
     used |= {name for table in _tables_beside(experiment) for trial in table.trials for name in trial.artifacts}
     started = store.started(nodes)
     for node in nodes:

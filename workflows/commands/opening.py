@@ -20,7 +20,7 @@ from workflows.stages import experiments
 from workflows.stages.experiments import Experiment
 from workflows.store import object_store, s3
 from workflows.store.dag import Step, graph
-from workflows.store.needed import damage
+from workflows.store.needed import NotMade, damage
 from workflows.store.store import Store
 
 LAPTOP = ROOT / "cluster" / "laptop.yaml"
@@ -170,6 +170,16 @@ def labelled(experiment: Experiment, label: str) -> Step:
     near = get_close_matches(label, labels, 2)
     meant = f"did you mean {' or '.join(map(repr, near))}? `plan` lists all of them"
     raise UserError(f"no step is labelled {label!r}; {meant if near else f'accepted: {listing(labels)}'}")
+
+
+def labelled_here(error: NotMade, arguments: argparse.Namespace) -> NotMade:
+    """What was not made, as the experiment that the arguments name calls it."""
+    if experiments.is_system(arguments.config):
+        return error
+    try:
+        return error.as_in(graph(opened(arguments)[0].wanted))
+    except UserError:  # another mistake, beside the one that is being said
+        return error
 
 
 def is_finished(arguments: argparse.Namespace) -> bool:

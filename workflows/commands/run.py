@@ -6,19 +6,20 @@ import shlex
 import time
 from pathlib import Path
 
-from components.config import listing
+from components.config import UserError, listing
 from components.evaluation import result_table
 from workflows.commands.opening import add_cluster, check_places, labelled, opened
-from workflows.commands.several import add_configs, one_by_one
+from workflows.commands.several import add_configs, named, one_by_one
 from workflows.distributed import cluster as clusters
 from workflows.distributed import nodes
 from workflows.estimating.foreseen import foresee, how_far_off
-from workflows.program import program
+from workflows.program import located, program
 from workflows.report.run_folder import RunFolder, at_work
 from workflows.report.timeline import timeline, where
 from workflows.running.executor import check_present, check_source_files
 from workflows.running.runner import run_steps
 from workflows.running.tracking import open_tracker
+from workflows.stages import experiments
 from workflows.store.dag import graph
 from workflows.store.planner import pending, states
 
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Run the experiments that the arguments name."""
+    called: dict[str, Path] = {}
+    for path in named(arguments):
+        name = experiments.name_of(located(path))
+        if called.setdefault(name, path) != path:
+            raise UserError(f"{path}: its run would have the folder of {called[name]}'s, {arguments.runs / name}; "
+                            "accepted: files of different names")  # fmt: skip
     one_by_one(arguments, run_one)
 
 

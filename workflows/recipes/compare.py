@@ -115,7 +115,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
         split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
-        parts=parts,
+        parts=parts, of_several="one an experiment",
     )  # fmt: skip
 
 

@@ -67,7 +67,14 @@ def build(config: Config) -> Outcome:
     asked = first.results.inputs["comparisons"]
     comparisons = [tuple(SELECTED), *((one["system"], one["baseline"]) for one in asked)]
     results = gathered(systems, [(one, other) for one, other in comparisons if {one, other} <= set(names)])
-    return replace(first, results=relabelled(results, labels_apart(outcomes)), systems=systems, pictures=(), levels={})
+    return replace(
+        first,
+        results=relabelled(results, labels_apart(outcomes)),
+        systems=systems,
+        pictures=(),
+        levels={},
+        of_several="one a fold",
+    )
 
 
 def _seeds(outcome: Outcome) -> list[int]:

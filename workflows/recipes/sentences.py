@@ -12,6 +12,7 @@ from workflows.stages.collection import Collection
 from workflows.stages.results import Outcome, note_on
 from workflows.stages.sentences import Encoder, SentencesConfig, measured
 from workflows.stages.starting import RetrieverToMeasure
+from workflows.store.dag import graph, relabelled
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""
@@ -38,12 +39,17 @@ def build(config: Config) -> Outcome:
         begun = config.retriever
         encoder = Encoder(SYSTEM, 1, SYSTEM, lambda collection: collection.initial_model(SYSTEM, begun))
         return measured(config, [encoder], [], note_on(begun.model))
-    encoders = []
+    trained, encoders = {}, []
     for seed in config.seeds or [1]:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
         outcome = experiments.read_outcome(Path(config.experiment), [*config.sets, *own])
-        label = f"{SYSTEM} (seed {seed})" if len(config.seeds or []) > 1 else SYSTEM
-        made = partial(Collection.foreign_retriever, trained=outcome.retrieval.retriever)
-        encoders.append(Encoder(SYSTEM, seed, label, made))
+        trained[seed] = outcome.last_retriever(f"experiment: {config.experiment}")
+    labels = {seed: {node.fingerprint: node.label for node in graph([one])} for seed, one in trained.items()}
+    shared = set.intersection(*map(set, labels.values()))
+    for seed, one in trained.items():
+        suffix = f" (seed {seed})" if len(trained) > 1 else ""
+        own_labels = {name: f"{label}{suffix}" for name, label in labels[seed].items() if name not in shared}
+        made = partial(Collection.foreign_retriever, trained=relabelled(one, own_labels))
+        encoders.append(Encoder(SYSTEM, seed, f"{SYSTEM}{suffix}", made))
     note = f"The encoder is the last retriever of {config.experiment}. {outcome.note}"
     return measured(config, encoders, [], note)

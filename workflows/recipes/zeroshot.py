@@ -102,7 +102,7 @@ def build(config: Config) -> Outcome:
         collection = Collection(own)
         results = Results(collection, own, name=name)
         if other is not None:
-            retriever = collection.foreign_retriever(other.retrieval.retriever)
+            retriever = collection.foreign_retriever(other.last_retriever(f"experiment: {config.experiment}"))
         else:
             assert config.retriever is not None
             retriever = collection.initial_model("retriever", config.retriever)

@@ -247,6 +247,17 @@ class Outcome:
     """Where one of the systems is chosen to be deployed: how dear each is, by its name."""
     unmeasured: str = ""
     """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
+    of_several: str = ""
+    """Where the last retriever and ranker are of one part of the experiment alone: of which of them."""
+
+    def last_retriever(self, path: str) -> Step:
+        """The retriever that another experiment takes from this one, which lies in a file. ValueError where it stands
+        for a part of the experiment alone: another part may have been trained on what that one is measured on."""
+        if self.of_several:
+            raise ValueError(
+                f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
+            )
+        return self.retrieval.retriever
 
     @property
     def ranked(self) -> dict[str, System]:

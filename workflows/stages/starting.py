@@ -74,7 +74,8 @@ def started(
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
     """The last retriever that another experiment trains."""
-    trained = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from").retrieval.retriever
+    other = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from")
+    trained = other.last_retriever(f"start_from: {path}")
     made = {node.fingerprint: node.label for node in graph([trained])}
     if begun.step.fingerprint not in made:
         raise ValueError(

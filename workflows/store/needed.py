@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from components.config import Damaged, UserError
 from components.files import check_whole, read_json
@@ -15,10 +15,15 @@ from workflows.store.store import RECORD, Store
 class NotMade(UserError):
     """A file that a run makes is not there."""
 
-    def __init__(self, what: str, label: str | None = None, *, again: bool = True) -> None:
+    def __init__(self, what: str, label: str | None = None, name: str = "", *, again: bool = True) -> None:
         super().__init__(what)
-        self.label, self.again = label, again
-        """Of the step that makes it, and whether it was made before."""
+        self.label, self.name, self.again = label, name, again
+        """Of the step that makes it and of its artifact, and whether it was made before."""
+
+    def as_in(self, nodes: Iterable[Step]) -> Self:
+        """The same with the label that a graph has for the step: another experiment may have made it."""
+        label = next((node.label for node in nodes if node.name == self.name), self.label)
+        return type(self)(str(self).replace(repr(self.label), repr(label)), label, self.name, again=self.again)
 
     def told(self, run: str | None = None, *, finished: bool = False) -> str:
         """What is wrong, and the command: `run`, and where that alone would find nothing to do, as for a file that was
@@ -37,7 +42,7 @@ def remade(error: UserError) -> UserError:
     if artifact is None:
         return error
     label = read_json(artifact / RECORD)["label"]
-    return NotMade(f"{error}; remove {artifact} and make it again", label)
+    return NotMade(f"{error}; remove {artifact} and make it again", label, artifact.name)
 
 
 def damage(places: Iterable[Path]) -> Damaged | None:
@@ -54,7 +59,7 @@ def finished(store: Store, node: Step) -> dict[str, Any]:
     """A step's record; NotMade where the step is not done."""
     record = store.record(node)
     if record is None:
-        raise NotMade(f"the step {node.label!r} is not done; run it first", node.label, again=False)
+        raise NotMade(f"the step {node.label!r} is not done; run it first", node.label, node.name, again=False)
     return record
 
 
@@ -63,10 +68,10 @@ def unchanged(store: Store, nodes: Iterable[Step]) -> None:
     for node in nodes:
         for name, how in (store.changes(node) or {}).items():
             place = store.location(node)
-            raise NotMade(f"{place}/{name} {how}; remove {place} and make it again", node.label)
+            raise NotMade(f"{place}/{name} {how}; remove {place} and make it again", node.label, node.name)
 
 
 def not_dropped(store: Store, node: Step) -> None:
     """NotMade where files of a finished step were dropped."""
     if not store.is_complete(node):
-        raise NotMade(f"files of the step {node.label!r} were dropped; make them again", node.label)
+        raise NotMade(f"files of the step {node.label!r} were dropped; make them again", node.label, node.name)

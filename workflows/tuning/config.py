@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,8 +50,9 @@ class Tuning(Config):
     """Dotted keys, as for `--set`, or names for several keys (`sets`), with the values that each may take."""
 
 
-SAME = re.compile(r"(evaluate|seeds|recipe|tune)(\..*)?|data(\.(sample|hold_out)(\..*)?)?")
-"""Keys that all trials have alike: with others they would be measured on other queries, or by another measure."""
+SAME = re.compile(r"(evaluate|seeds|recipe|tune|data)(\..*)?")
+"""Keys that all trials have alike: with others they would be measured on other queries or documents, or by another
+measure."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,14 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
     return tuned
 
 
+def tuning_of(identity: str, arguments: argparse.Namespace) -> TunedExperiment | None:
+    """The tuning with an identity, where the experiment's config still says it; None where it says another or none."""
+    with suppress(UserError):
+        tuned = read_tuning(arguments, to_run=False)
+        return tuned if tuned.identity == identity else None
+    return None
+
+
 def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
     """The experiment with the splits that its recipe has filled in, where it does that. Measured on another split a
     trial would fill in others, and train on queries, or be chosen by such, that the results are measured on."""
@@ -166,7 +176,7 @@ def _check_space(tuned: TunedExperiment) -> None:
         for key in values.sets or [name]:
             if SAME.fullmatch(key):
                 raise UserError(
-                    f"{where}: {key}: trials are compared on the same queries, by the same measure; accepted: keys of "
+                    f"{where}: {key}: trials are compared on the same data, by the same measure; accepted: keys of "
                     "models, trainings and retrieval"
                 )
         if tuned.tuning.search == "optuna" and values.grid is not None:

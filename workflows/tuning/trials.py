@@ -65,7 +65,7 @@ class TrialTable:
         """Read the table in a run's folder; None where there is none."""
         try:
             fields = json.loads((folder / TRIALS).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
             raise UserError(

@@ -82,7 +82,7 @@ def test_what_was_dropped_comes_back_when_it_is_asked_for(played: Place, tmp_pat
     assert said()[1].endswith(f"were dropped; make them again: {again}\n")
     assert place("run", "--until", "retriever 1 vectors") == 0
     assert {path.name: path.read_bytes() for path in vectors.glob("*.npy")} == before
-    assert place("search", "barami") == 0
+    assert place(*asked) == 0
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,23 @@ def test_a_whole_run_is_removed_but_for_what_another_uses(played: Place, tmp_pat
     assert "warm retriever vectors  " in said()[0]
     assert place("clean", "--whole", "--set", "evaluate.measures=[RR@10]") == 0
     assert [path for path in place.store.iterdir() if path.is_dir() and not path.name.startswith(".")] == []
+
+
+def test_what_a_finished_run_links_to_stays_whatever_its_config_builds_on_by_now(
+    played: Place, tmp_path: Path, said: Said
+) -> None:
+    """An experiment that another is built on may have been edited since. What is no run there is passed over."""
+    place = played.copy(tmp_path / "clean")
+    (place.runs / "other-against-tiny.html").write_text("a page")
+    (other := place.runs / "other").mkdir()
+    tree = yaml.safe_load(place.config.read_text())
+    tiny.write(other / "config.yaml", {**tree, "seeds": [9]})
+    (other / "plan.txt").write_text("")
+    kept = place.artifact("control ance 1").resolve()
+    (other / "control").symlink_to(kept)
+    assert place("clean", "--whole") == 0
+    assert kept.is_dir()
+    assert not list(place.store.glob("results-*"))
 
 
 def test_a_run_that_is_under_way_is_not_removed(played: Place, tmp_path: Path, said: Said) -> None:

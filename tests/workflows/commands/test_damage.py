@@ -39,7 +39,7 @@ def test_a_table_that_is_cut(copy: Place, said: Said) -> None:
     table.write_bytes(table.read_bytes()[:40])
     named = rf"{table}: no Parquet file, or cut: .*; remove {table.parent} and make it again"
     said()
-    assert copy("search", "barami") == 2
+    assert copy("search", "barami", "--system", "retriever 1") == 2
     assert re.fullmatch(rf"error: {named}: .* run .* --cluster .* --until 'data'", error(said))
     (copy.artifact("bm25 index") / "artifact.json").unlink()
     assert copy("run", "--until", "bm25 index", "--no-estimate") == 2
@@ -55,7 +55,7 @@ def test_a_table_whose_footer_is_wrong(copy: Place, said: Said) -> None:
     length = int.from_bytes(whole[-8:-4], "little")
     table.write_bytes(whole[: -8 - length] + b"\xff" * length + whole[-8:])
     said()
-    assert copy("search", "barami") == 2
+    assert copy("search", "barami", "--system", "retriever 1") == 2
     assert re.fullmatch(rf"error: {table}: no Parquet file, or cut: .*; remove .* --until 'data'", error(said))
 
 

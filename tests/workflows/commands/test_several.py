@@ -74,6 +74,17 @@ def test_a_disk_that_fails_one_leaves_the_others(several: Place, said: Said, mon
     assert ends[3].startswith("done ")
 
 
+def test_two_that_would_have_one_folder_are_told(several: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "all").mkdir()
+    again = tiny.write(tmp_path / "all" / "table2.yaml", {})
+    first = several.folder / "all" / "table2.yaml"
+    assert main(["--runs", str(tmp_path / "runs"), "run", str(first), str(again)]) == 2
+    assert said()[1] == (
+        f"error: {again}: its run would have the folder of {first}'s, {tmp_path}/runs/table2; accepted: files of "
+        "different names\n"
+    )
+
+
 def test_a_folder_without_configs_is_told(tmp_path: Path, said: Said) -> None:
     assert main(["plan", str(tmp_path)]) == 2
     assert said()[1] == f"error: {tmp_path}: a folder without configs; accepted: a config, or a folder that has some\n"

@@ -52,10 +52,11 @@ from workflows.tuning.trials import Trial
         ({"space": {"rounds": {"uniform": [1, 4]}}},
          r"tune\.space\.rounds: it may draw 1\.95: .*rounds: got 1\.95; accepted: a whole number"),
         ({"space": {"evaluate.split": {"grid": ["test", "dev"]}}},
-         r"tune\.space\.evaluate\.split: evaluate\.split: trials are compared on the same queries, by the same "
+         r"tune\.space\.evaluate\.split: evaluate\.split: trials are compared on the same data, by the same "
          r"measure; accepted: keys of models, trainings and retrieval"),
         ({"space": {"size": {"grid": [2], "sets": ["rounds", "data.sample.dev"]}}},
          r"tune\.space\.size: data\.sample\.dev: trials are compared .*; accepted: keys of models, .*"),
+        ({"space": {"data.path": {"choice": ["one", "two"]}}}, r"tune\.space\.data\.path: data\.path: trials are .*"),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
 )  # fmt: skip
