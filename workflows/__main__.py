@@ -190,7 +190,7 @@ def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
         said = f"{error}: repeat the command"  # which sent this job, and knows no --until
     elif isinstance(error, NotMade):
-        others = opening.other_runs(arguments) if named and error is mistake else ""
+        others = opening.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
         finished = named and not error.again and opening.is_finished(arguments)
         said = error.told(opening.run_command(arguments) if named else None, finished=finished) + others
     print(without_passwords(f"error: {said}"), file=sys.stderr)

@@ -24,12 +24,15 @@ def run_steps(
     waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
     forecast: Forecast | None = None, *, later: Sequence[Step] = (),
 ) -> set[str]:  # fmt: skip
-    """Run the steps, inputs first; the fingerprints of those that this driver ran itself.
+    """Run the steps, inputs first; the fingerprints of those that this driver ran itself. Those that read nothing but
+    what lies outside, collections and pre-trained models, come before all others: what is wrong with the last of them
+    is known before anything is trained.
 
     The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
     starts; steps that are running then are finished before the error is raised. What a step refuses, one of these or of
     those that another call runs `later`, is an error as soon as it can be known.
     """
+    waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
     began = time.monotonic()
     refusals = Refusals([*waiting, *later], store, cluster)

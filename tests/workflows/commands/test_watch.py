@@ -142,4 +142,4 @@ def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
     assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 running\n")
     assert "nothing is running; repeat `tune` to resume" in out
     assert place("show") == 0
-    assert said()[0] == format_table(trials) + "\n"
+    assert said()[0] == f"of the config as it was then; `tune` begins anew:\n{format_table(trials)}\n"

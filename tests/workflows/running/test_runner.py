@@ -53,6 +53,15 @@ def test_each_step_runs_once_inputs_first(store: Store, most: int, capsys: pytes
     assert said[-1].startswith("[7/7] all: done in ")
 
 
+def test_what_reads_nothing_of_the_run_comes_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake in the last of several collections is known before anything is made of the first."""
+    a, b = texts("a", "b")
+    made = [step(name, steps.join, parts=[one], options=None) for name, one in (("of a", a), ("of b", b))]
+    run_steps(pending(made, store), store, Cluster(parallel_steps=1, device="cpu"))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": done")[0] for line in said] == ["[1/4] a", "[2/4] b", "[3/4] of a", "[4/4] of b"]
+
+
 def test_independent_steps_run_at_once(store: Store, tmp_path: Path) -> None:
     """Each waits, as it would for Ray, until the other has started."""
     one, other = tmp_path / "one", tmp_path / "other"
