@@ -122,7 +122,7 @@ def test_the_report_shows_labels_and_what_was_learned_from_them(trained: Place) 
 
 
 def test_search_and_export(trained: Place, tmp_path: Path, said: tiny.Said) -> None:
-    assert trained("search", "bara comi", "-k", "3") == 0
+    assert trained("search", "bara comi", "-k", "3", "--system", "CODER") == 0  # not BM25: Java would start here
     assert "3. " in said()[0]
     assert trained("export", str(tmp_path / "out")) == 0
     assert (tmp_path / "out/retriever/query").is_dir()

@@ -80,7 +80,7 @@ def test_a_run_is_the_same_as_on_a_disk(
     assert out.splitlines()[:12] == table
     again = (place.runs / "tiny" / "report.html").read_text()
     assert len(re.findall("<svg", again)) == len(re.findall("<svg", report))
-    for words in (["plan"], ["show"], ["show", "data"], ["show", "--watch"], ["search", "river", "-k", "3"],
+    for words in (["plan"], ["show"], ["show", "data"], ["show", "--watch"], ["search", "river", "-k", "3", *WHICH],
                   ["report"], ["export", str(place.folder / "out"), *WHICH], ["clean", "--dry-run"]):  # fmt: skip
         shutil.rmtree(cache, ignore_errors=True)
         assert place(*words) == 0, words
