@@ -194,7 +194,7 @@ def test_clean_deletes_parts_on_s3_too(
 ) -> None:
     """What clean drops is deleted on S3 too; a step asked for by name gets its parts back, and no other does. Which toy
     is the best differs from one processor to another."""
-    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked[WHICH[-1]])
+    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked[WHICH[-1]]])
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0

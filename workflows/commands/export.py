@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system", metavar="NAME",
         help="the system for the folder `system`, as the run's table calls it (default, of those that a folder can "
-        f"have: {systems.USUAL})",
+        f"have: {systems.DEFAULT})",
     )  # fmt: skip
     parser.add_argument(
         "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",

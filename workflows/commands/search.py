@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="QUERY", help="the text to search for")
     parser.add_argument(
         "--system", metavar="NAME",
-        help=f"which of a run's systems searches, as its table calls it (default: {systems.USUAL})",
+        help=f"which of a run's systems searches, as its table calls it (default: {systems.DEFAULT})",
     )  # fmt: skip
     parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
 

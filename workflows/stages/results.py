@@ -248,7 +248,7 @@ class Outcome:
     unmeasured: str = ""
     """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
     of_several: str = ""
-    """Where the last retriever and ranker are of one part of the experiment alone: of which of them."""
+    """Where the experiment has several last retrievers, and `retrieval` is of the first: how many, `one a fold`."""
 
     def last_retriever(self, path: str) -> Step:
         """The retriever that another experiment takes from this one, which lies in a file. ValueError where it stands

@@ -1,6 +1,6 @@
 """A system that a run measured, as one that can be deployed: its stages, read off the steps that made its ranking."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,7 @@ Stages = Mapping[str, Step]
 `ranker`, `prior`; in order."""
 LAST = "the last retriever"
 """What the system of a run's last retriever is called where the run measured none."""
-
-
-USUAL = (
+DEFAULT = (
     "what the run chose to deploy, else its best on the split that it chooses by; where it chooses by none, the last "
     "retriever, with the last ranker over it where that was measured"
 )
@@ -46,27 +44,34 @@ USUAL = (
 
 
 def asked(outcome: Outcome, store: Store) -> System | None:
-    """The system that is asked where none is named: `USUAL`. Of a run that is not finished it is the last retriever's,
-    as far as that was measured. None where no measured one answers other queries."""
+    """The system that is asked where none is named: `DEFAULT`. Of a run that is not finished it is the last
+    retriever's, as far as that was measured. None where no measured one answers other queries."""
     with suppress(UserError):
         if store.is_done(outcome.results):
-            return _best(outcome, store, stages)
-        return next((one for one in _of_the_last(outcome) if one.ranking and store.is_done(one.ranking)), None)
+            return _first(_recommended(outcome, store), store, stages)
+        made = [one for one in _of_the_last(outcome) if one.ranking is not None and store.is_done(one.ranking)]
+        return _first(made, store, stages) if made else None
     return None
 
 
 def exported(outcome: Outcome, store: Store) -> System:
     """The system of a finished run that is exported where none is named: the one that is asked, or the next best that
     a folder can have. UserError where there is none."""
-    return _best(outcome, store, stages_of_folder)
+    return _first(_recommended(outcome, store), store, stages_of_folder)
 
 
-def _best(outcome: Outcome, store: Store, stages_of: Callable[[System], Stages]) -> System:
-    """The first of those that a run recommends that has stages; UserError of the first where there is none."""
-    made, mistakes = _selected(outcome, store), list[UserError]()
+def _recommended(outcome: Outcome, store: Store) -> list[System]:
+    """What a finished run chose to deploy, or all that it chose from, best first; else its last."""
+    made = _selected(outcome, store)
     names = [one["system"] for one in sorted(made.get("candidates", []), key=lambda one: -one["value"])]
     names = [made["deploy"]] if "deploy" in made else names
-    for system in [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]:
+    return [outcome.ranked[name] for name in names if name in outcome.ranked] or [last(outcome)]
+
+
+def _first(systems: Sequence[System], store: Store, stages_of: Callable[[System], Stages]) -> System:
+    """The first of some systems, at least one, that has stages; UserError of the first where there is none."""
+    mistakes = list[UserError]()
+    for system in systems:
         try:
             steps = stages_of(system)
             if "neighbours" in steps:  # whose numbers, which a step may have chosen, are not all for other queries

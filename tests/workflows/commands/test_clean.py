@@ -23,7 +23,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept are the last retrieval and what is deployed; which toy is the best differs from one processor to another."""
-    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked["start model"])
+    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
     place = played.copy(tmp_path / "clean")
     before = tiny.contents(place.folder)
     assert place("show") == 0
@@ -140,7 +140,7 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
 def test_what_an_unfinished_run_beside_it_uses_stays(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systems, "_best", lambda outcome, store, of: outcome.ranked["start model"])
+    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
     said()
