@@ -65,7 +65,7 @@ def test_a_model_in_a_store(run: Place, tmp_path: Path, said: Said, harm: Callab
     artifact = copy.artifact("start retriever")
     harm(artifact / "model" / file)
     said()
-    assert copy("search", "bara") == 2
+    assert copy("search", "bara", "--system", "retriever") == 2
     error = said()[1]
     assert error.startswith(f"error: {artifact / 'model'}")
     assert file in error
@@ -74,7 +74,7 @@ def test_a_model_in_a_store(run: Place, tmp_path: Path, said: Said, harm: Callab
     assert told is not None, error
     shutil.rmtree(told[1])
     assert copy("run", "--until", "start retriever") == 0
-    assert copy("search", "bara") == 0
+    assert copy("search", "bara", "--system", "retriever") == 0
     said()
     harm(artifact / "model" / file)
     assert copy("export", str(tmp_path / "out")) == 2
