@@ -99,5 +99,5 @@ class Scores:
             return self.others[name]
         except KeyError:
             raise ValueError(
-                f"there are no {name} scores: this loss needs the candidates of the batch (`over: batch`)"
+                f"there are no {name} scores: this loss needs those of a retriever's batch (`over: batch`)"
             ) from None

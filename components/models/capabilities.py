@@ -1,5 +1,5 @@
 """What a pre-trained model can read, without loading it: how long texts are for it, how long it lets them be,
-whether it tells the texts of a pair apart, whether it is a decoder."""
+whether it tells the texts of a pair apart, whether it is a decoder, whether two passes of it differ in training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from components.models.configs import Pretrained, locate_model
 
 LIMIT = 512
 """Tokens that a model is taken to read at most where its folder does not say."""
+DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout",
+    "embedding_dropout", "mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+)  # fmt: skip
+"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
+attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
 _CHARACTERS = 20
 """A text is cut where a model cannot reach: no token in real text is so long in the mean."""
 
@@ -67,6 +73,13 @@ def is_decoder(source: Pretrained) -> bool:
     kind = config.get("model_type")
     masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
+
+
+def lacks_dropout(source: Pretrained) -> bool:
+    """Whether a model drops nothing in training unless it is told to, as ModernBERT; False where it cannot be read."""
+    config = _json(source, "config.json")
+    own = [config[name] for name in DROPOUTS if name in config]
+    return bool(own) and not any(own)
 
 
 def can_be_read(source: Pretrained) -> bool:

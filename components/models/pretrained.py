@@ -28,6 +28,7 @@ from components.config import Damaged, UserError
 from components.files import naming_damage
 from components.models import adapters, hub
 from components.models.attention import for_reading, is_decoder, with_attention
+from components.models.capabilities import DROPOUTS
 from components.models.configs import (
     MODULES,
     Adaptable,
@@ -44,13 +45,6 @@ from components.models.special_tokens import pad_with_any
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-
-DROPOUTS = (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout",
-    "embedding_dropout", "mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
-)  # fmt: skip
-"""The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
-attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
 
 
 def encoder(source: Pretrained, folder: str = "") -> Any:

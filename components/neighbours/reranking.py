@@ -56,7 +56,7 @@ class Ranked:
     """
 
     def __init__(self, table: pa.Table, documents: DocumentIds, queries: QueryVectors) -> None:
-        self._table = table
+        self.table = table
         self._rows = rows_of(table["doc_id"], documents.ids, what="ranking")
         self._places = documents.places[self._rows]
         self._ranks = table["rank"].to_numpy()
@@ -87,7 +87,7 @@ class Ranked:
             all_scores[~first] = (lowest[self._number] - (self._ranks - context))[~first]
         order = np.lexsort((self._places, -all_scores, self._number))
         changed = int((order[self._begins] != self._begins).sum())
-        table = self._table
+        table = self.table
         columns = [table["query_id"], table["doc_id"].take(order), table["rank"], pa.array(all_scores[order])]
         return check(pa.table(columns, names=RANKING.names), RANKING, what="ranking"), changed
 

@@ -8,9 +8,9 @@ relevant too, although nobody judged it, so it gets a share of the target distri
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.config import Config
 from components.neighbours import reciprocal
@@ -48,6 +48,12 @@ class SmoothingConfig(Config):
     epsilon: float | None = Field(None, ge=0, lt=1)
     """The share that `uniform` spreads over the candidates that are not ground truth; null to spread, query by query,
     what `evidence` with the same settings gives them."""
+
+    @model_validator(mode="after")
+    def _spreads(self) -> Self:
+        if self.epsilon is not None and self.labels != "uniform":
+            raise ValueError(f"epsilon: {self.epsilon}: `labels: {self.labels}` does not read it; accepted: null")
+        return self
 
 
 def targets(

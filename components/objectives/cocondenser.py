@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ class CoCondenser(SimLM):
 
     version = 2
     views = ("encoder", "decoder", "generator", "batch")
+    loss_modules: ClassVar[dict[str, str]] = {
+        "encoder": "likelihood", "decoder": "likelihood", "generator": "likelihood",
+    }  # fmt: skip
     reads = 1.5
     predicts = 2.0
 

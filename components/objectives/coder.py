@@ -77,7 +77,7 @@ class Coder(GroupObjective):
         self.model = Queries(DualEncoder.load(inputs.model), _begun(inputs.model, temperature), temperature)
         self.products = [MatrixProducts(self.model.encoder.tower("query"))]
         self._tokens, self._vectors = TokenStore(inputs.tokens, inputs.model), DocumentVectors(vectors)
-        width = self.model.encoder.config.projection or self.model.encoder.width
+        width = self.model.encoder.dimensions
         if self._vectors.width != width:
             raise ValueError(
                 f"{vectors}: vectors of {self._vectors.width} numbers, and the retriever's queries have "

@@ -4,6 +4,7 @@ Chuang et al., 2022)."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class DiffCSE(SimCSE):
     """
 
     views = ("batch", "discriminator")
+    loss_modules: ClassVar[dict[str, str]] = {"discriminator": "likelihood"}
     measures = ("Spearman",)
     reads = 3.0  # the discriminator and the generator together one
 

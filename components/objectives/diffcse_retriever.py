@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +57,10 @@ class DiffCSERetriever(Retriever):
 
     views = ("group", "batch", "query discriminator", "document discriminator")
     prefixes = ("group", "batch")
+    blocks = ("batch",)
+    loss_modules: ClassVar[dict[str, str]] = {
+        "query discriminator": "likelihood", "document discriminator": "likelihood",
+    }  # fmt: skip
     reads = 2.0
 
     def __init__(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class GeneratorObjective(Writing):
     """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
 
     views = ("group",)
-    loss_modules = ("likelihood",)
+    loss_modules: ClassVar[dict[str, str]] = {"group": "likelihood"}
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs) -> None:

@@ -34,6 +34,7 @@ class ICT(DocumentObjective, Retriever):
 
     version = 2
     views = ("batch",)
+    blocks = ("batch",)
     measures = ("RR", "accuracy")
     reads = 2.0
 

@@ -3,7 +3,7 @@ makes a generator for SimLM where none is at hand."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class MLM(TokenPrediction):
     """Log-probabilities of masked tokens. The model is saved with its head, as a masked language model."""
 
     views = ("tokens",)
+    loss_modules: ClassVar[dict[str, str]] = {"tokens": "likelihood"}
     predicts = 0.2
 
     def __init__(self, inputs: ObjectiveInputs, *, masking: MaskedLanguageModelingConfig | None = None) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ class QueryReranker(Ranker):
     """A ranker whose candidates are expansions, and whose targets are their ranks: the lower the score the better."""
 
     views = ("group",)
-    loss_modules = ("query_ranks",)
+    loss_modules: ClassVar[dict[str, str]] = {"group": "query_ranks"}
     measures = ("rank", "accuracy")
     lowest = ("rank",)
 

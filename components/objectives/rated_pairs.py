@@ -35,7 +35,7 @@ class RatedPairs(Objective):
     """Spearman's correlation of a model's cosines with the ratings of pairs. There is nothing to learn.
 
     `data` is the pairs' collection, and `tokens` its token store. The vectors are those of an export: without a
-    projector or dropout.
+    projector or dropout, and cut where the model's are.
     """
 
     measures = ("Spearman",)
@@ -67,8 +67,9 @@ class RatedPairs(Objective):
         return RatedBatch(texts, torch.from_numpy(self._ratings[rows]))
 
     def encode(self, batch: RatedBatch) -> Tensor:
-        """(2N, h) vectors."""
-        return self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)
+        """(2N, d) vectors."""
+        cut = self.model.config.truncate
+        return self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)[:, :cut]
 
     def terms(self, representations: Tensor, batch: RatedBatch) -> dict[str, TermSum]:
         """Nothing is learnt from ratings."""

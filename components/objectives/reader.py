@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class ReaderObjective(Writing):
     """
 
     views = ("group",)
-    loss_modules = ("likelihood",)
+    loss_modules: ClassVar[dict[str, str]] = {"group": "likelihood"}
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs, *, answer_tokens: Path) -> None:

@@ -29,6 +29,7 @@ class Retriever(GroupObjective):
 
     views: ClassVar[tuple[str, ...]] = ("group", "batch")
     prefixes = ("group", "batch")
+    blocks: ClassVar[tuple[str, ...]] = ("batch",)
     measures = ("RR", "accuracy")
 
     def __init__(self, inputs: ObjectiveInputs) -> None:

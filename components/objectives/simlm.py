@@ -80,6 +80,9 @@ class SimLM(TokenPrediction):
     """
 
     views: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "generator")
+    loss_modules: ClassVar[dict[str, str]] = {
+        "encoder": "likelihood", "decoder": "likelihood", "generator": "likelihood",
+    }  # fmt: skip
     reads: ClassVar[float] = 1.5  # the decoder and the generator together half
     predicts: ClassVar[float] = 2.0
     # A sample that lies on the edge between two tokens may be another where products are rounded differently.

@@ -10,6 +10,8 @@ from components.training.terms import LossTerm, declared
 
 LOG = "metrics.jsonl"
 """The log of losses and validations in the artifact of a training."""
+OF_OTHER_SCORES = ("likelihood", "query_ranks")
+"""Modules of `components.losses` whose losses look over other scores than those of candidates."""
 
 
 class Validation(Config):
@@ -143,12 +145,15 @@ def check_training(
     that are `taught`, and those that it is validated on if `dev_taught`; or more `dimensions` than vectors have,
     where that is known."""
     views, look = declared(objective, "views"), config.validate_on_dev
-    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "loss_modules")
+    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "loss_modules") or {}
+    own = "." in objective  # the user's, of which only what it declares is known
     for term in config.losses:
-        ours, _, module = term.function.rpartition(".")[0].rpartition(".")
-        if kinds is not None and ours == "components.losses" and module not in kinds:
-            raise ValueError(f"{label}: losses: {term.function}: the objective {objective} has other scores; accepted: "
-                             f"those of components.losses.{listing(kinds)}, or your own")  # fmt: skip
+        package, _, module = term.function.rpartition(".")[0].rpartition(".")
+        fit, of_candidates = kinds.get(term.over), module not in OF_OTHER_SCORES
+        if package == "components.losses" and not (module == fit if fit else own or of_candidates):
+            accepted = f"those of components.losses.{fit}, or your own" if fit else "another"
+            raise ValueError(f"{label}: losses: {term.function}: over {term.over!r} the objective {objective} has "
+                             f"other scores; accepted: {accepted}")  # fmt: skip
         if views is not None and term.over not in views:
             raise ValueError(
                 f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
@@ -169,7 +174,7 @@ def check_training(
         if dimensions is not None and longest > dimensions:
             raise ValueError(f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
                              "accepted: at most these")  # fmt: skip
-        if lacking := term.lacks(taught=taught):
+        if lacking := term.lacks(taught=taught, joined=own or term.over in (declared(objective, "blocks") or ())):
             raise ValueError(f"{label}: losses: {lacking}")
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:

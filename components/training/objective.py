@@ -69,8 +69,11 @@ class Objective(nn.Module, ABC):
     """What loss terms may look over. Assign a literal: it is read from the source when a config is loaded."""
     prefixes: ClassVar[tuple[str, ...]] = ()
     """Which of `views` are of vectors, of which a loss may take the first dimensions alone. A literal, likewise."""
-    loss_modules: ClassVar[tuple[str, ...] | None] = None
-    """The modules of `components.losses` whose losses take its scores for what they are; None for any. A literal."""
+    blocks: ClassVar[tuple[str, ...]] = ()
+    """Which of `views` have further blocks of scores (`Scores.others`). A literal, likewise."""
+    loss_modules: ClassVar[dict[str, str]] = {}
+    """Of views whose scores are not those of candidates, the module of `components.losses` that takes them for what
+    they are. A literal, likewise."""
     measures: ClassVar[tuple[str, ...]] = ()
     """What `judge` and `summarise` measure, beside `loss`, which every objective has. A literal, likewise."""
     lowest: ClassVar[tuple[str, ...]] = ()

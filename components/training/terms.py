@@ -51,12 +51,13 @@ class LossTerm(FunctionRef):
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
 
-    def lacks(self, *, taught: bool) -> str:
-        """What one of our losses says of scores over a group or of two passes, where it asks for others that are not
-        there; empty where it does not. `taught` is whether groups have a teacher's scores."""
-        if self.over not in ("group", "passes") or not self.function.startswith("components.losses."):
+    def lacks(self, *, taught: bool, joined: bool = False) -> str:
+        """What one of our losses says of scores over candidates or of two passes, where it asks for others that are not
+        there; empty where it does not. `taught` is whether groups have a teacher's scores, `joined` whether the view
+        has further blocks of scores."""
+        if self.over not in ("group", "batch", "passes") or not self.function.startswith("components.losses."):
             return ""  # of others nobody knows what they are given, and take
-        missing = ["joined", *(["teacher"] if self.over == "group" and not taught else [])]
+        missing = [*([] if joined else ["joined"]), *(["teacher"] if self.over == "group" and not taught else [])]
         if not any(calls(self.function, name) for name in missing):
             return ""  # so no torch is imported for a usual one
         import torch

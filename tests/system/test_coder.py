@@ -213,6 +213,18 @@ def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: P
     assert chosen == {("test", "dev"), ("dev", None)}
 
 
+def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(
+    beir: Path, encoder: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    tree = tiny.coder(beir, encoder)
+    tree["rerank_chosen"] = {**(tree["rerank_chosen"] or {}), "measure": "RR@10"}
+    config = tiny.write(tmp_path / "coder.yaml", tree)
+    for level, measure in ((1, "RR@10"), (2, "RR(rel=2)@10")):
+        read = experiments.read(config, [f"evaluate.relevant_from={level}"], tmp_path)
+        nodes = [node for node in graph(read.wanted) if node.function.__name__ == "chosen"]
+        assert {node.inputs["config"].measure for node in nodes} == {measure}
+
+
 @pytest.mark.parametrize(
     ("more", "said_of"),
     [
@@ -221,6 +233,9 @@ def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: P
         ({"train": None}, "smooth and interpolate need a training, and there is no `train`"),
         ({"train": tiny.training(over="batch")}, "losses: over: 'batch'; the objective coder accepts group"),
         ({"rerank_chosen": {"mix": [0, 1]}}, "mix above 0"),
+        ({"rerank_chosen": {"tau": [0.5, 3.0]}}, "rerank_chosen: tau: 0.5 to 3.0; accepted: within 0 to 1"),
+        ({"context": {"size": 1}}, "context.size: 1: a document is told from others of its context; accepted: 2 or"),
+        ({"smooth": {"epsilon": 0.3}}, "smooth: epsilon: 0.3: `labels: evidence` does not read it; accepted: null"),
     ],
 )
 def test_what_does_not_fit_together_is_said_at_once(

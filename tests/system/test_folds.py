@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -130,5 +131,24 @@ def test_an_experiment_over_several_collections_is_refused(judged: Path, encoder
     one = tiny.write(tmp_path / "one.yaml", tiny.dpr(judged, encoder))
     inner = {"recipe": "compare", "experiments": {"a": str(one), "b": str(one)}, "baseline": "a", "systems": ["BM25"]}
     config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
-    with pytest.raises(UserError, match=r"inner\.yaml: data: unknown key"):
+    with pytest.raises(UserError, match=r"inner\.yaml: recipe: compare: it has no data, evaluate; accepted: one that"):
+        experiments.read(config, [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sets", "message"),
+    [
+        ({"evaluate": {"split": "dev", "select": None}}, [], "it is measured on 'dev', and a fold is `test`"),
+        ({}, ["data.hold_out={dev: {of: test, share: 0.5}}"], "sets: data.hold_out="),
+        ({}, [], "data.hold_out: val: a fold makes train, dev, test alone; accepted: none but these"),
+    ],
+)
+def test_what_a_fold_would_not_keep_is_refused(
+    judged: Path, encoder: Path, tmp_path: Path, change: dict[str, Any], sets: list[str], message: str
+) -> None:
+    inner = {**tiny.dpr(judged, encoder), **change}
+    if not change and not sets:
+        inner["data"] = {**inner["data"], "hold_out": {"val": {"of": "test", "share": 0.5}}}
+    config = tiny.write(tmp_path / "folds.yaml", {**tree_of(tmp_path, inner), "sets": sets})
+    with pytest.raises(UserError, match=re.escape(message)):
         experiments.read(config, [], tmp_path)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from components.evaluation.measures import at_level
 from components.models.configs import DualEncoderConfig
 from components.neighbours.reciprocal import NeighboursConfig
 from components.neighbours.reranking import NeighboursRerankConfig
@@ -77,6 +78,9 @@ class Config(RetrievalConfig):
             raise ValueError(f"rounds: {self.rounds}: there is no `train`, of which each round has one; accepted: 1")
         if self.train is None:
             return self
+        if self.context.size < 2:
+            raise ValueError(f"context.size: {self.context.size}: a document is told from others of its context; "
+                             "accepted: 2 or more")  # fmt: skip
         if self.context.size > self.k:
             raise ValueError(f"context.size: {self.context.size} candidates, and k: {self.k} documents are retrieved")
         return self
@@ -233,8 +237,10 @@ class Training:
                 queries=queries, ranking=ranking, config=config.rerank,
             )  # fmt: skip
         if (choose := config.rerank_chosen) is not None:
+            update: dict[str, Any] = {"measure": at_level(choose.measure, config.evaluate.relevant_from)}
             if choose.split == split:  # no query's numbers are chosen by what they do for it
-                choose = choose.model_copy(update={"split": None})
+                update["split"] = None
+            choose = choose.model_copy(update=update)
             splits = dict.fromkeys([split, choose.split or split])
             rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
                 self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=retrieval.vectors,

@@ -37,8 +37,8 @@ class Config(SentencesConfig):
     def _learns_sentences(self) -> Self:
         if (last := self.pretrain[-1].objective) not in ("simcse", "diffcse"):
             raise ValueError(f"pretrain: objective: {last} is the last; accepted: simcse, diffcse")
-        if self.retriever.dropout == 0:
-            raise ValueError("retriever.dropout: 0: views of a text differ by dropout; accepted: above 0")
+        if self.retriever.truncate is not None:
+            raise ValueError(f"retriever.truncate: {self.retriever.truncate}: whole vectors are learnt; accepted: null")
         return self
 
 

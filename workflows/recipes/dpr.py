@@ -8,7 +8,14 @@ from components.models.configs import DualEncoderConfig
 from components.retrieval.screening import ScreenConfig
 from components.training.config import TrainConfig
 from workflows.stages.collection import Collection
-from workflows.stages.config import DifferenceKeys, TrainingPhase, check_difference, predicts_differences, seeded
+from workflows.stages.config import (
+    DifferenceKeys,
+    TrainingPhase,
+    check_candidates,
+    check_difference,
+    predicts_differences,
+    seeded,
+)
 from workflows.stages.results import Outcome, Results, note_on
 from workflows.stages.retrieval import refresh
 from workflows.stages.sizes import Sizes, SizesKey
@@ -46,6 +53,7 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
             if getattr(self, key) is not None and self.train is None:
                 raise ValueError(f"{key}: it is what a training begins from, and there is none: `train`")
         check_difference(self.difference, self.train, self.second_stage)
+        check_candidates(self.negatives, self.train, self.second_stage)
         return self
 
 

@@ -7,9 +7,9 @@ one part of those, and is measured on its own, so every query is measured once, 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from components.config import Config as Part
 from components.config import listing
@@ -39,6 +39,13 @@ class Config(Part):
     of: str = "test"
     """The split whose queries are divided, by their ids."""
 
+    @model_validator(mode="after")
+    def _makes_the_splits(self) -> Self:
+        for one in self.sets:
+            if one.partition("=")[0].strip().startswith("data.hold_out"):
+                raise ValueError(f"sets: {one}: a fold makes {listing(SPLITS)} itself; accepted: left out")
+        return self
+
     def hold_out(self, fold: int) -> dict[str, dict[str, Any]]:
         """The splits of a fold, from 0 on, as `data.hold_out` has them. The divided split keeps what is left."""
         shares = {"test": (0, 1), "dev": (1, 1), "train": (2, self.folds - 2)}
@@ -51,13 +58,18 @@ class Config(Part):
 
 def build(config: Config) -> Outcome:
     """The graph of every fold, and the results over all queries."""
+    _check_held_out(config)
     outcomes = {
         f"fold {fold + 1}": experiments.read_outcome(
-            Path(config.experiment), [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"]
+            Path(config.experiment), [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"],
+            needs=["data", "evaluate"],
         )
         for fold in range(config.folds)
     }  # fmt: skip
     first = next(iter(outcomes.values()))
+    if first.split != "test":
+        raise ValueError(f"experiment: it is measured on {first.split!r}, and a fold is `test`, which no training "
+                         "sees; accepted: evaluate.split: test")  # fmt: skip
     for one in first.systems:
         if one.data.fingerprint != first.data.fingerprint:
             raise ValueError(f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
@@ -75,6 +87,15 @@ def build(config: Config) -> Outcome:
         levels={},
         of_several="one a fold",
     )
+
+
+def _check_held_out(config: Config) -> None:
+    """ValueError where the experiment holds out splits that a fold does not make, as its own give way to those."""
+    data = experiments.tree_of(Path(config.experiment), config.sets).get("data")
+    held = data.get("hold_out") if isinstance(data, dict) else None
+    if further := [split for split in held or () if split not in SPLITS]:
+        raise ValueError(f"experiment: data.hold_out: {listing(further)}: a fold makes {listing(SPLITS)} alone; "
+                         "accepted: none but these")  # fmt: skip
 
 
 def _seeds(outcome: Outcome) -> list[int]:

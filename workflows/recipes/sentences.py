@@ -29,6 +29,8 @@ class Config(RetrieverToMeasure, SentencesConfig):
     def _seeds_are_an_experiments(self) -> Self:
         if self.seeds is not None and self.experiment is None:
             raise ValueError("seeds: a model as it is has none; accepted: null, or with `experiment`")
+        if self.seeds is not None and any(one.partition("=")[0].strip() == "seeds" for one in self.sets):
+            raise ValueError("sets: seeds: they are those of the key `seeds` here; accepted: one of both")
         return self
 
 
@@ -42,7 +44,8 @@ def build(config: Config) -> Outcome:
     trained, encoders = {}, []
     for seed in config.seeds or [1]:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
-        outcome = experiments.read_outcome(Path(config.experiment), [*config.sets, *own])
+        needs = [] if config.seeds is None else ["seeds"]
+        outcome = experiments.read_outcome(Path(config.experiment), [*config.sets, *own], needs=needs)
         trained[seed] = outcome.last_retriever(f"experiment: {config.experiment}")
     labels = {seed: {node.fingerprint: node.label for node in graph([one])} for seed, one in trained.items()}
     shared = set.intersection(*map(set, labels.values()))

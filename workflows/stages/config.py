@@ -14,6 +14,7 @@ from components.retrieval.screening import ScreenConfig
 from components.sources.base import AnySource
 from components.training.config import TrainConfig
 from components.training.pretraining import DifferenceConfig, MaskedLanguageModelingConfig
+from components.training.terms import LossTerm
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.encode import EncodeConfig
 from workflows.steps.evaluate import EntropyConfig
@@ -141,8 +142,9 @@ class TrainingPhase(DifferenceKeys):
     train: TrainConfig
 
     @model_validator(mode="after")
-    def _learns_its_differences(self) -> Self:
+    def _can_learn(self) -> Self:
         check_difference(self.difference, self.train)
+        check_candidates(self.mine, self.train)
         return self
 
 
@@ -158,6 +160,23 @@ def check_difference(difference: DifferenceConfig | None, *trainings: TrainConfi
             "difference: no loss is over them; accepted: null, or losses with `over: query discriminator` and `over: "
             "document discriminator`"
         )
+    if difference is not None and difference.edits_of != "same":
+        raise ValueError(f"difference: edits_of: {difference.edits_of}: candidates have no next text; accepted: same")
+
+
+def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
+    """ValueError if a training has nothing that relevant documents are told from."""
+    own = 1 + mine.negatives + mine.random
+    for train in filter(None, trainings):
+        there = {"group": own, "batch": own * (train.batch // train.accumulate)}
+        if all(there.get(term.over, 2) < 2 and not _looks_at_one(term) for term in train.losses):
+            raise ValueError("train.losses: a query's relevant document is told from others, and there are none; "
+                             "accepted: negatives, or larger batches with `over: batch`")  # fmt: skip
+
+
+def _looks_at_one(term: LossTerm) -> bool:
+    """Whether a loss may learn from one candidate: it looks at each by itself, or it is not ours."""
+    return not term.function.startswith("components.losses.") or term.function.split(".")[2] in ("pointwise", "irgan")
 
 
 def check_generator(generator: GeneratorPhase | None, needed: bool) -> None:

@@ -191,13 +191,20 @@ def read_config(path: Path, assignments: list[str]) -> Any:
     return _resolved(tree_of(path, assignments), path)[1]
 
 
-def read_outcome(path: Path, assignments: list[str], key: str = "experiment") -> Outcome:
+def read_outcome(
+    path: Path, assignments: list[str], key: str = "experiment", *, needs: Sequence[str] = ()
+) -> Outcome:  # fmt: skip
     """What a config file's recipe hands back, for recipes that build on other experiments, which name it by a key.
-    UserError names the experiment that has the key too."""
+    UserError names the experiment that has the key too, also where the file's recipe has none of the keys that it
+    `needs`."""
     above = _above()
     try:
         path = _file(path)
-        recipe, config, _ = _resolved(tree_of(path, assignments), path)
+        tree = tree_of(path, assignments)
+        lacking = [one for one in needs if one not in _recipe(tree.get("recipe"), path).Config.model_fields]
+        if lacking:
+            raise UserError(f"{path}: recipe: {tree['recipe']}: it has no {listing(lacking)}; accepted: one that has")
+        recipe, config, _ = _resolved(tree, path)
         return _built(recipe, config, path)
     except NoSmallScale:
         raise

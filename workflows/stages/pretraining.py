@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from components.config import Config, listing
+from components.models.capabilities import lacks_dropout
 from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
 from components.sources.labelled import AnyLabelledSource
 from components.training.config import TrainConfig
@@ -58,8 +59,8 @@ class PretrainingPhase(Config):
     """The masked language model whose head predicts tokens. Null for a new head."""
     rated: AnyLabelledSource | None = None
     """Rated pairs, such as STS-B's development split: `train.validate_on_dev: {measure: Spearman}` measures the
-    correlation on them, and keeps the best checkpoint. Null for none. Of a source with several splits its `splits` say
-    which one counts, that of `validate_on_dev.split`."""
+    correlation on all of them, and keeps the best checkpoint. Null for none. Of a source with several splits its
+    `splits` say which one counts, that of `validate_on_dev.split`."""
     seed: int | None = None
     """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
     not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
@@ -73,6 +74,12 @@ class PretrainingPhase(Config):
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         differing = self.difference or DifferenceConfig()
         asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        if self.objective == "diffcse":
+            if not any(term.over == "discriminator" for term in self.train.losses):
+                raise ValueError("train.losses: none is over `discriminator`, without which diffcse is simcse; "
+                                 "accepted: one that is, or `objective: simcse`")  # fmt: skip
+            if self.head is not None and differing.task == "detection":
+                raise ValueError("head: `difference.task: detection` predicts no tokens; accepted: null")
         if "bottleneck" in keys:
             for term in self.train.losses:
                 if wrong := self.bottleneck.unmasked(term.over):
@@ -115,8 +122,13 @@ def pretrained(
     if whole and getattr(reads, "towers", None) == "separate":
         raise ValueError(f"towers: separate: {whole[0]} makes one encoder for both sides; accepted: shared")
     sentences = any(one.objective in ("simcse", "diffcse") for one in phases)
-    if sentences and isinstance(reads, DualEncoderConfig) and (wrong := not_one_encoder(reads)):
-        raise ValueError(wrong)
+    if sentences and isinstance(reads, DualEncoderConfig):
+        if wrong := not_one_encoder(reads):
+            raise ValueError(wrong)
+        adapted = reads.adapter is not None and reads.adapter.dropout > 0
+        if not adapted and (reads.dropout == 0 or (reads.dropout is None and lacks_dropout(reads))):
+            got = "0" if reads.dropout == 0 else "null, and the model has none of its own"
+            raise ValueError(f"retriever.dropout: {got}: views of a text differ by dropout; accepted: above 0")
     for i, asked in enumerate(phases):
         name, writes = "pre-training", "generator"
         if len(phases) > 1:

@@ -74,8 +74,10 @@ def started(
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
     """The last retriever that another experiment trains."""
-    other = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from")
+    other = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
     trained = other.last_retriever(f"start_from: {path}")
+    if trained.fingerprint == begun.step.fingerprint:
+        raise ValueError(f"start_from: {path}: it trains no retriever; accepted: an experiment that does, or null")
     made = {node.fingerprint: node.label for node in graph([trained])}
     if begun.step.fingerprint not in made:
         raise ValueError(

@@ -66,6 +66,8 @@ class TrialsConfig(Config):
                 raise ValueError(f"{name}: {low} to {high} is no range")
         if min(self.k[0], self.k_exp[0], *self.context) < 1 or self.mix[0] <= 0 or self.mix[1] > 1:
             raise ValueError("context, k and k_exp are at least 1, mix above 0 and at most 1")
+        if self.tau[0] < 0 or self.tau[1] > 1:
+            raise ValueError(f"tau: {self.tau[0]} to {self.tau[1]}; accepted: within 0 to 1")
         return self
 
     def drawn(self) -> list[Trial]:
@@ -220,6 +222,9 @@ class _TrialWorker:
                 yield Ranked(table, self._ids, self._queries)
 
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
+        """The ranking with a trial's numbers; as it was where neighbours have no say in them."""
+        if trial["mix"] == 1.0:  # it may have been made by other vectors, such as shorter ones
+            return ranked.table
         lists = ranked.lists(trial["context"])
         numbers = NeighboursConfig(**{key: value for key, value in trial.items() if key != "context"})
         scores = list_scores(self._queries, self._documents, lists, numbers, self._device)[lists.mask]

@@ -20,6 +20,7 @@ from components.config import Damaged, UserError
 from components.data.tokenizers import load_tokenizer
 from components.models import configs, pretrained, saved, seeding
 from components.models.bottleneck import Decoder
+from components.models.capabilities import lacks_dropout
 from components.models.layers import check_length, keep_layers
 from components.models.shape import dimensions_of
 from tests.support import toy
@@ -243,6 +244,18 @@ def test_whether_two_passes_differ_is_known_of_every_kind(tmp_path: Path, kind: 
     for dropout in (0.0, 0.1):
         model = pretrained.encoder(toy.retriever_config(folder, dropout=dropout))
         assert pretrained.has_dropout(model) == (dropout > 0)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_model_that_drops_nothing_is_known_by_its_files(tmp_path: Path, dropout: float) -> None:
+    folder = toy.write_encoder(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    told = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config | told))
+    asked = toy.retriever_config(folder)
+    assert lacks_dropout(asked) == (dropout == 0)
+    (folder / "config.json").unlink()
+    assert not lacks_dropout(asked)
 
 
 def test_a_config_alone_may_say_that_there_is_dropout() -> None:

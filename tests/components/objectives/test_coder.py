@@ -158,6 +158,16 @@ def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(obje
         objective()
 
 
+def test_of_a_retriever_that_is_cut_queries_are_as_short_as_documents(
+    objective: Any, encoder: Path, tmp_path: Path, vectors: Path
+) -> None:
+    cut = toy.started(tmp_path / "cut", toy.retriever_config(encoder, truncate=30)) / "model"
+    for path in vectors.glob("*.npy"):
+        np.save(path, np.load(path)[:, :30])
+    made = objective(start=cut)
+    assert made.encode(made.collate(visits([0, 1, 2]))).shape[1] == 30
+
+
 @pytest.mark.parametrize(
     "config",
     [{"projection": 6}, {"towers": "separate", "projection": 6, "share": ["projection", "embedder"]}],

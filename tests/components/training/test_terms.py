@@ -129,7 +129,8 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
     ("name", "over", "taught", "says"),
     [
         ("in_batch.both_directions", "group", True, "there are no document-query scores"),
-        ("in_batch.both_directions", "batch", True, ""),
+        ("in_batch.both_directions", "batch", True, ""),  # a retriever's, which has them
+        ("same_tower.samtone", "batch", False, ""),
         ("in_batch.both_directions", "a view of one's own", True, ""),
         ("in_batch.hardness_weighted", "group", True, ""),  # which asks for no others, unless it is told to
         ("listwise.symmetric_kl", "group", False, "compares two passes of a ranker"),
@@ -138,5 +139,12 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
     ],
 )
 def test_scores_that_a_view_does_not_have_are_known_beforehand(name: str, over: str, taught: bool, says: str) -> None:
-    found = LossTerm(function=f"components.losses.{name}", over=over).lacks(taught=taught)
+    term = LossTerm(function=f"components.losses.{name}", over=over)
+    found = term.lacks(taught=taught, joined=over == "batch")
     assert (says in found) if says else found == ""
+
+
+def test_texts_of_one_side_have_no_further_scores() -> None:
+    """Two views of a text, as SimCSE's, are queries and documents alike."""
+    term = LossTerm(function="components.losses.same_tower.samtone", over="batch")
+    assert "this loss needs those of a retriever's batch" in term.lacks(taught=False)

@@ -220,7 +220,25 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
             "cloze: the objective diffcse does not read it; accepted: projector, difference",
         ),
         ("pretrain.objective=ict", "does not read it; accepted: cloze"),
-        ("retriever.dropout=0", "views of a text differ by dropout"),
+        ("retriever.dropout=0", "retriever.dropout: 0: views of a text differ by dropout"),
+        ("retriever.truncate=8", "retriever.truncate: 8: whole vectors are learnt; accepted: null"),
+        (
+            "pretrain.train.losses.1={function: components.losses.listwise.cross_entropy, over: discriminator}",
+            "over 'discriminator' the objective diffcse has other scores; accepted: those of components.losses.lik",
+        ),
+        (
+            "pretrain.train.losses.0={function: components.losses.likelihood.negative_log_likelihood, over: batch}",
+            "over 'batch' the objective diffcse has other scores; accepted: another",
+        ),
+        (
+            "pretrain.train.losses.0={function: components.losses.in_batch.both_directions, over: batch}",
+            "there are no document-query scores: this loss needs those of a retriever's batch",
+        ),
+        (
+            "pretrain.train.losses=[{function: components.losses.listwise.cross_entropy, over: batch}]",
+            "train.losses: none is over `discriminator`, without which diffcse is simcse",
+        ),
+        ("pretrain.head={model: somewhere}", "head: `difference.task: detection` predicts no tokens; accepted: null"),
         ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
         ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),

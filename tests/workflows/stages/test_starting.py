@@ -81,6 +81,8 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
     [
         ("retriever.pooling=mean", "simlm.yaml: its retriever is made from another model; accepted: the same"),
         ("start_from=nowhere.yaml", "nowhere.yaml"),
+        ("start_from={folder}/untrained.yaml", "untrained.yaml: it trains no retriever; accepted: an experiment that"),
+        ("start_from={folder}/several.yaml", "several.yaml: recipe: folds: it has no seeds; accepted: one that has"),
         ("train=null", "start_from: it is what a training begins from, and there is none"),
         (
             "pretrain={objective: ict, train: {updates: 1, batch: 2, losses: [{function: "
@@ -92,5 +94,8 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
 def test_mistakes_are_told(tmp_path: Path, beir: Path, encoder: Path, simlm: Path, change: str, message: str) -> None:
     retriever = tiny.simlm(beir, encoder)["retriever"]
     tree = {**tiny.dpr(beir, encoder), "retriever": retriever, "start_from": str(simlm)}
+    tiny.write(tmp_path / "untrained.yaml", {**tree, "start_from": None, "train": None})
+    tiny.write(tmp_path / "several.yaml", {"recipe": "folds", "experiment": "untrained.yaml"})
+    change = change.replace("{folder}", str(tmp_path))
     with pytest.raises(UserError, match=message):
         built(tmp_path, tree, change)
