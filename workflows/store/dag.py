@@ -219,19 +219,11 @@ def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str
 
 def _modules_in(value: Any) -> Iterator[str]:
     """The modules of the functions that configs among the inputs name."""
-    if isinstance(value, PLAIN):
-        return
-    if isinstance(value, FunctionRef):
-        yield value.function.rpartition(".")[0]
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _modules_in(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _modules_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _modules_in(item)
+    for one in _leaves(value):
+        if isinstance(one, FunctionRef):
+            yield one.function.rpartition(".")[0]
+        elif isinstance(one, BaseModel):
+            yield from _modules_in([getattr(one, name) for name in type(one).model_fields])
 
 
 def canonical(value: Any) -> Any:
@@ -265,16 +257,18 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def steps_in(value: Any) -> Iterator[Step]:
     """The steps among inputs, in order."""
+    return (one for one in _leaves(value) if isinstance(one, Step))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What inputs hold, in mappings and lists too, in order; of plain values nothing."""
     if isinstance(value, PLAIN):
         return
-    if isinstance(value, Step):
+    if isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
+    else:
         yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from steps_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from steps_in(item)
 
 
 def graph(wanted: Iterable[Step]) -> list[Step]:
