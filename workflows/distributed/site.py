@@ -4,12 +4,13 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from workflows.distributed.cluster import Cluster, cores
 from workflows.distributed.resources import Resources
 from workflows.distributed.session import ray_session
 from workflows.store import s3
-from workflows.store.cost import Pool
+from workflows.store.cost import Made, Need, Pool
 
 GB = 1e9
 
@@ -57,6 +58,13 @@ class Site:
         if self.cuda and gpu and pool != "java":
             return max(1, int(self.nodes * self.gpus / own.gpus))
         return 1 if pool == "train" else max(1, self.nodes * self.cores // own.threads)
+
+    def pass_through(self, model: Made, pool: Literal["map", "score"]) -> Need:
+        """What a worker that runs a model needs: the weights in two precisions, and a layer's states of one pass."""
+        shape = model.shape
+        states = 4.0 * self.cluster.batch_tokens(cuda=self.cuda) * (4 * shape.width + shape.middle)
+        advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
+        return Need("the model and one pass through it", 6.0 * shape.parameters + states, pool, advice, True)
 
     def workers_of_node(self, pool: Pool) -> int:
         """Workers of a pool on the machine that has most of them."""

@@ -16,7 +16,7 @@ from components.files import remove, save_array, write_array, write_json
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import Shard, map_shards, row_shards
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Made, ModelTask, Need, Sizes, Vectors, Work
+from workflows.store.cost import Cost, Made, ModelTask, Sizes, Vectors, Work
 from workflows.store.dag import Description
 
 
@@ -35,17 +35,7 @@ def _task(data: Sizes, retriever: Made, side: str, config: EncodeConfig) -> Mode
     """Texts of one side, as the retriever reads them."""
     limit = getattr(retriever.config, f"{side}_tokens") or (32 if side == "query" else 128)
     lengths = np.minimum((data.query_lengths if side == "query" else data.document_lengths) + 2, limit)
-    return ModelTask(
-        "encoding", retriever, data, retriever.shape.operations(lengths) / len(lengths), float(lengths.mean()),
-        {"side": side, "precision": config.precision},
-    )  # fmt: skip
-
-
-def _needs(site: Site, retriever: Made, pool: Literal["map", "score"] = "map") -> tuple[Need, ...]:
-    """A worker's weights in two precisions, and a layer's states of one pass."""
-    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * retriever.shape.width + retriever.shape.middle)
-    advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
-    return (Need("the model and one pass through it", 6.0 * retriever.shape.parameters + states, pool, advice, True),)
+    return ModelTask.of_texts("encoding", retriever, data, lengths, side=side, precision=config.precision)
 
 
 def _documents_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, config: EncodeConfig) -> Cost:
@@ -57,7 +47,7 @@ def _documents_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, 
     shards = -(-data.documents // config.shard)
     return Cost(
         work=(Work("encoding", data.documents, "map", _task(data, retriever, "document", config)),), makes=vectors,
-        kept=vectors.bytes, objects=shards + 1, needs=_needs(site, retriever),
+        kept=vectors.bytes, objects=shards + 1, needs=(site.pass_through(retriever, "map"),),
     )  # fmt: skip
 
 
@@ -68,7 +58,7 @@ def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, sp
     return Cost(
         work=(Work("encoding", count, "map", _task(data, retriever, "query", config)),),
         makes=Vectors(count, width, item, count), kept=float(count) * (width * item + 20), objects=2,
-        needs=_needs(site, retriever),
+        needs=(site.pass_through(retriever, "map"),),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from components.files import remove, replacing, save_array, write_array
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.shards import map_rows
 from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Sizes, Work
+from workflows.store.cost import Cost, Expanded, Made, ModelTask, Sizes, Work
 from workflows.store.dag import Description
 
 ROW_GROUP = 10_000
@@ -52,19 +52,13 @@ def _predict_cost(
     site: Site, *, expanded: Expanded, candidates: Sizes, tokens: Sizes, reranker: Made, config: PredictConfig
 ) -> Cost:
     """Each expansion is read once, with the passage that it retrieves first where there is one."""
-    limit, shape, count = getattr(reranker.config, "pair_tokens", None) or 160, reranker.shape, expanded.count
+    limit, count = getattr(reranker.config, "pair_tokens", None) or 160, expanded.count
     passages = np.resize(candidates.document_lengths, len(candidates.query_lengths))
     lengths = np.minimum(candidates.query_lengths + passages + 3, limit)
-    task = ModelTask(
-        "scoring", reranker, candidates, shape.operations(lengths) / len(lengths), float(lengths.mean()),
-        {"precision": config.precision},
-    )  # fmt: skip
-    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * shape.width + shape.middle)
-    advice = "in the profile (--cluster), fewer score.workers or a lower max_tokens_per_pass"
+    task = ModelTask.of_texts("scoring", reranker, candidates, lengths, precision=config.precision)
     return Cost(
         work=(Work("scoring", count, "score", task), Work("rows", 3.0 * count)), makes=expanded, kept=20.0 * count,
-        needs=(Need("the model and one pass through it", 6.0 * shape.parameters + states, "score", advice, True),),
-        scratch=4.0 * count, scratch_objects=-(-count // config.shard),
+        needs=(site.pass_through(reranker, "score"),), scratch=4.0 * count, scratch_objects=-(-count // config.shard),
     )  # fmt: skip
 
 

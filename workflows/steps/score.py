@@ -43,14 +43,8 @@ def _scoring(site: Site, data: Sizes, ranker: Made, pairs: int, config: ScoreCon
     """Pairs, and what a worker needs for a pass of them."""
     limit = getattr(ranker.config, "pair_tokens", None) or 160
     lengths = np.minimum(np.resize(data.query_lengths, len(data.document_lengths)) + data.document_lengths + 3, limit)
-    task = ModelTask(
-        "scoring", ranker, data, ranker.shape.operations(lengths) / len(lengths), float(lengths.mean()),
-        {"precision": config.precision},
-    )  # fmt: skip
-    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * (4 * ranker.shape.width + ranker.shape.middle)
-    advice = "in the profile (--cluster), fewer score.workers or a lower max_tokens_per_pass"
-    need = Need("the model and one pass through it", 6.0 * ranker.shape.parameters + states, "score", advice, True)
-    return Work("scoring", pairs, "score", task), need
+    task = ModelTask.of_texts("scoring", ranker, data, lengths, precision=config.precision)
+    return Work("scoring", pairs, "score", task), site.pass_through(ranker, "score")
 
 
 def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ranker: Made, config: ScoreConfig) -> Cost:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -223,6 +223,13 @@ class ModelTask:
     """`side` and `precision` of encoding; `objective`, `config`, `candidates` of training."""
     measurable: bool = True
     """Whether it can be tried on a few made-up rows; else its arithmetic and the rate of others like it say."""
+
+    @classmethod
+    def of_texts(
+        cls, use: Literal["encoding", "scoring"], model: Made, sizes: Sizes, lengths: Any, **options: Any
+    ) -> Self:
+        """The task of reading texts of these lengths (n,) in tokens."""
+        return cls(use, model, sizes, model.shape.operations(lengths) / len(lengths), float(lengths.mean()), options)
 
     @property
     def key(self) -> str:
