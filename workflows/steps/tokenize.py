@@ -64,26 +64,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
     `documents.same.npy` names, for each document, the first one with the same tokens; `queries.same.npy` likewise.
     """
     check_lengths(lengths_of(model / "model"), config)
-    shards = []
-    for table in ("documents", "queries"):
-        file = pq.ParquetFile(data / f"{table}.parquet")
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
-    map_shards(
-        Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
-        data=data, model=model / "model", max_tokens=config.max_tokens,
-    )  # fmt: skip
-    summary: dict[str, Any] = {}
-    for table in ("documents", "queries"):
-        _join(out, table, [out / shard.file for shard in shards if shard.task["table"] == table])
-        offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
-        summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
-        _same(out, table)
-    summary["tokenizer"] = tokenizer_digest(model / "model")
-    write_json(out / TOKENIZER, summary["tokenizer"])
-    remove(out, "part-*")
-    return summary
+    return _tokenized(out, cluster, ("documents", "queries"), data=data, model=model / "model", config=config)
 
 
 def _queries_cost(site: Site, *, data: Sizes, model: Made, documents: Sizes, config: TokenizeConfig) -> Cost:
@@ -99,28 +80,40 @@ def tokenize_queries(
 ) -> dict[str, Any]:
     """The same for a collection that differs in its queries alone. `documents` is the token store of its documents,
     whose files are linked, or copied where the filesystem has no links."""
-    made = read_json(documents / TOKENIZER)
-    if made != tokenizer_digest(model / "model"):
+    if read_json(documents / TOKENIZER) != tokenizer_digest(model / "model"):
         raise ValueError(f"{documents}: these tokens were made with another tokenizer than that of {model}")
     for file in sorted(documents.glob("documents.*.npy")):
         if not (out / file.name).exists():
             with replacing(out / file.name) as path:
                 link_or_copy(file, path)
-    groups = pq.ParquetFile(data / "queries.parquet")
-    shards = [
-        Shard(f"part-queries-{group:05d}", groups.metadata.row_group(group).num_rows,
-              {"table": "queries", "group": group})
-        for group in range(groups.num_row_groups)
-    ]  # fmt: skip
+    told = _tokenized(out, cluster, ("queries",), data=data, model=model / "model", config=config)
+    return {**told, "queries": told["queries"]["texts"]}
+
+
+def _tokenized(
+    out: Path, cluster: Cluster, tables: tuple[str, ...], *, data: Path, model: Path, config: TokenizeConfig
+) -> dict[str, Any]:
+    """Write the token ids of some tables, and of which tokenizer they are; the summary."""
+    shards = []
+    for table in tables:
+        file = pq.ParquetFile(data / f"{table}.parquet")
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
     map_shards(
         Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
-        data=data, model=model / "model", max_tokens=config.max_tokens,
+        data=data, model=model, max_tokens=config.max_tokens,
     )  # fmt: skip
-    _join(out, "queries", [out / shard.file for shard in shards])
-    _same(out, "queries")
-    write_json(out / TOKENIZER, made)
+    summary: dict[str, Any] = {}
+    for table in tables:
+        _join(out, table, [out / shard.file for shard in shards if shard.task["table"] == table])
+        offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
+        summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
+        _same(out, table)
+    summary["tokenizer"] = tokenizer_digest(model)
+    write_json(out / TOKENIZER, summary["tokenizer"])
     remove(out, "part-*")
-    return {"queries": groups.metadata.num_rows, "tokenizer": made}
+    return summary
 
 
 class Tokenizer:
