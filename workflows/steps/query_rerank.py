@@ -76,19 +76,11 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, what="expanded queries")]
     summary = {"expansions": len(names)}
     if ranking is not None:
-        columns = ["query_id", "doc_id"]
-        first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
-        passages = _passages(data, pc.unique(first["doc_id"]))
-        of = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
-        rows = pc.index_in(of, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
-        top = pc.add(pc.fill_null(rows, len(passages)), len(names)).to_numpy().astype(np.int64)
+        passages, top = _first_passages(data, ranking, names)
         tables += [passages, pa.table({"doc_id": ["#"], "title": [""], "text": [""]}, schema=DOCUMENTS)]
-        write_array(out / TOP, top)
-        summary |= {"passages": len(passages), "found_nothing": int((top == len(names) + len(passages)).sum())}
-    with replacing(out / "documents.parquet") as path:
-        pq.write_table(pa.concat_tables(tables), path, row_group_size=ROW_GROUP)
-    write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
-    write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
+        write_array(out / TOP, top + len(names))
+        summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
+    _write(out, pa.concat_tables(tables), data)
     return summary
 
 
@@ -107,12 +99,7 @@ def candidates_released(
     parts = [len(table) + of, np.arange(len(table))]
     summary = {"expansions": len(table)}
     if ranking is not None:
-        columns = ["query_id", "doc_id"]
-        first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
-        passages = _passages(data, pc.unique(first["doc_id"]))
-        of_query = first["doc_id"].take(pc.index_in(table["doc_id"], value_set=first["query_id"].combine_chunks()))
-        rows = pc.index_in(of_query, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
-        top = pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
+        passages, top = _first_passages(data, ranking, table["doc_id"])
         for field in ("title", "text"):
             parts.append(sum(map(len, texts)) + top)
             texts.append([*passages[field].to_pylist(), ""])
@@ -120,19 +107,30 @@ def candidates_released(
         summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
     write_array(out / PARTS, np.stack(parts, 1).astype(np.int64))
     whole = [list(chain(*names)), [""] * sum(map(len, texts)), list(chain(*texts))]
-    with replacing(out / "documents.parquet") as path:
-        pq.write_table(pa.table(whole, schema=DOCUMENTS), path, row_group_size=ROW_GROUP)
-    write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
-    write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
+    _write(out, pa.table(whole, schema=DOCUMENTS), data)
     return summary
 
 
-def _passages(data: Path, wanted: pa.Array) -> pa.Table:
-    """Some of a collection's documents, in its order; one pass over it."""
-    kept = []
+def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> tuple[pa.Table, np.ndarray]:
+    """The passages that some expanded queries retrieve first, in the collection's order, by one pass over it; and where
+    among them that of each stands, behind all of them where it found nothing."""
+    columns = ["query_id", "doc_id"]
+    first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
+    wanted, kept = pc.unique(first["doc_id"]), []
     for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
         kept.append(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
-    return check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
+    passages = check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
+    of = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
+    rows = pc.index_in(of, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
+    return passages, pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
+
+
+def _write(out: Path, documents: pa.Table, data: Path) -> None:
+    """Write what is read as the documents of a collection with the queries of `data`."""
+    with replacing(out / "documents.parquet") as path:
+        pq.write_table(documents, path, row_group_size=ROW_GROUP)
+    write(out / "queries.parquet", read(data / "queries.parquet", QUERIES), QUERIES)
+    write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
 
 
 @Description(part="query reranking", models="predicting", cost=_predict_cost)
