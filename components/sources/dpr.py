@@ -12,7 +12,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from components.sources import base
-from components.sources.reading import Item, fields, literal, plain_or_gz, read_array, read_lines, some
+from components.sources.reading import Item, fields, literal, plain_or_gz, read_array, read_cells, read_lines, some
 from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -48,15 +48,13 @@ class Source(base.Source):
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The lines below the header."""
-        for line in read_lines(self._path(self.documents)):
-            if isinstance(line, Bad):
-                yield line
+        for row in read_cells(self._path(self.documents), ("id", "text", "title"), fields):
+            if isinstance(row, Bad):
+                yield row
                 continue
-            cells = fields(line.text)
-            if len(cells) != 3:
-                yield Bad("wrong columns", line.place, f"expected id, text and title, got {len(cells)} columns")
-            elif not (line.place.endswith(":1") and cells[0] == "id"):
-                yield document(cells[0].removeprefix(PREFIX), cells[2], cells[1], line.place)
+            doc_id, text, title = row.cells
+            if not (row.place.endswith(":1") and doc_id == "id"):
+                yield document(doc_id.removeprefix(PREFIX), title, text, row.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The questions of every split."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.sources import base
-from components.sources.reading import named, plain_or_gz, read_lines, some, splits
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from components.sources.reading import named, plain_or_gz, read_cells, read_judgements, some, splits
+from components.sources.records import Bad, Document, Judgement, Query, document, query
 
 
 class Source(base.Source):
@@ -35,30 +35,20 @@ class Source(base.Source):
 
     def read_documents(self) -> Iterator[Document | Bad]:
         """The lines of the collection."""
-        for line in read_lines(self._path("collection.tsv")):
-            if isinstance(line, Bad):
-                yield line
+        for row in read_cells(self._path("collection.tsv"), self.columns):
+            if isinstance(row, Bad):
+                yield row
                 continue
-            cells = line.text.split("\t")
-            if len(cells) != len(self.columns):
-                yield Bad("wrong columns", line.place, f"expected {', '.join(self.columns)}, got {len(cells)} columns")
-                continue
-            row = dict(zip(self.columns, cells, strict=True))
-            yield document(row.get("doc_id"), row.get("title"), row.get("text"), line.place)
+            own = dict(zip(self.columns, row.cells, strict=True))
+            yield document(own.get("doc_id"), own.get("title"), own.get("text"), row.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The queries of each split, with or without judgements."""
         for split, theirs in self._splits().items():
             path = self._path(f"queries.{theirs}.tsv")
-            for line in some(read_lines(path), path, "queries", "`splits` without this one"):
-                if isinstance(line, Bad):
-                    yield line
-                    continue
-                cells = line.text.split("\t")
-                if len(cells) != 2:
-                    yield Bad("wrong columns", line.place, f"expected query id and text, got {len(cells)} columns")
-                    continue
-                yield query(cells[0], cells[1], None, split, line.place)
+            rows = read_cells(path, ("query id", "text"))
+            for row in some(rows, path, "queries", "`splits` without this one"):
+                yield row if isinstance(row, Bad) else query(row.cells[0], row.cells[1], None, split, row.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The judgements of each split that has some."""
@@ -67,15 +57,7 @@ class Source(base.Source):
             path = self._path(f"qrels.{theirs}.tsv")
             if path not in files:
                 continue
-            for line in some(read_lines(path), path, "qrels", "no such file"):
-                if isinstance(line, Bad):
-                    yield line
-                    continue
-                cells = line.text.split()
-                if len(cells) != 4:
-                    yield Bad("wrong columns", line.place, f"expected query, 0, document, score, got {len(cells)}")
-                    continue
-                yield judgement(cells[0], cells[2], cells[3], split, line.place)
+            yield from some(read_judgements(path, split), path, "qrels", "no such file")
 
     def _path(self, name: str) -> Path:
         return plain_or_gz(base.locate(self.path) / name)

@@ -9,13 +9,13 @@ import json
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from components.config import UserError
-from components.sources.records import NOT_UTF8, Bad
+from components.sources.records import NOT_UTF8, Bad, Judgement, judgement
 
 
 class Line(NamedTuple):
@@ -190,6 +190,26 @@ class Row(NamedTuple):
 
     cells: list[str]
     place: str
+
+
+def read_cells(
+    path: Path, columns: Sequence[str], divide: Callable[[str], list[str]] = lambda text: text.split("\t")
+) -> Iterator[Row | Bad]:
+    """The cells of a file's lines, which must be as many as its columns."""
+    for line in read_lines(path):
+        cells = divide(line.text) if isinstance(line, Line) else []
+        if isinstance(line, Bad):
+            yield line
+        elif len(cells) != len(columns):
+            yield Bad("wrong columns", line.place, f"expected {', '.join(columns)}, got {len(cells)}")
+        else:
+            yield Row(cells, line.place)
+
+
+def read_judgements(path: Path, split: str) -> Iterator[Judgement | Bad]:
+    """The judgements of a file of TREC's qrels."""
+    for row in read_cells(path, ("query", "0", "document", "score"), str.split):
+        yield row if isinstance(row, Bad) else judgement(row.cells[0], row.cells[2], row.cells[3], split, row.place)
 
 
 CELL_CHARS = 1 << 24

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from components.sources import base
-from components.sources.reading import Line, fitting, named, plain_or_gz, read_lines
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from components.sources.reading import fitting, named, plain_or_gz, read_judgements, read_lines
+from components.sources.records import Bad, Document, Judgement, Query, document, query
 
 Labels = Literal["raw", "dctr"]
 
@@ -54,14 +54,7 @@ class Source(base.Source):
         """The judgements of each split."""
         for split, names in self.splits.items():
             for name in names:
-                for line in read_lines(self._qrels(split, name)):
-                    cells = line.text.split() if isinstance(line, Line) else []
-                    if isinstance(line, Bad):
-                        yield line
-                    elif len(cells) != 4:
-                        yield Bad("wrong columns", line.place, f"expected query, 0, document, score, got {len(cells)}")
-                    else:
-                        yield judgement(cells[0], cells[2], cells[3], split, line.place)
+                yield from read_judgements(self._qrels(split, name), split)
 
     def _topics(self, name: str) -> Path:
         return plain_or_gz(base.locate(self.path) / "topics" / f"topics.{name}.txt")
