@@ -254,13 +254,9 @@ class Game:
             inputs=ScreenInputs(ranker, retrieval.vectors),
         )  # fmt: skip
 
-    def refresh(self, label: str, retriever: Model, *, round: int) -> Retrieval:
+    def refresh(self, system: str, retriever: Model, *, round: int) -> Retrieval:
         """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
-        retrieval, split = refresh(self.label(label), self.collection, retriever, self.config), self.split
-        self.results.add(
-            label, retrieval.ranking(split), retrieval=retrieval, seed=self.seed, round=round, entropy=True
-        )
-        return retrieval
+        return self.results.refresh(system, retriever, seed=self.seed, round=round, entropy=True)
 
     def rerank(
         self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None,

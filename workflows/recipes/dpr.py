@@ -76,8 +76,7 @@ def build(config: Config) -> Outcome:
                         rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
                         config=config.phase(training),
                     )  # fmt: skip
-            last = refresh(seeded("retriever", seed, config), collection, retriever, config)
-            results.add("retriever", last.ranking(split), retrieval=last, seed=seed, entropy=True)
+            last = results.refresh("retriever", retriever, seed=seed, entropy=True)
         sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)
 
     comparisons = [("start model", "BM25")]

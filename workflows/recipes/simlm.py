@@ -157,7 +157,7 @@ class Pipeline:
             seed=[self.seed, "retriever", stage], config=config,
             inputs=ScreenInputs(vectors=None if before is None else before.vectors),
         )  # fmt: skip
-        return self.refresh(name, retriever)
+        return self.results.refresh(name, retriever, seed=self.seed)
 
     def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Retrieval) -> Reranking:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
@@ -192,14 +192,7 @@ class Pipeline:
             self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
             config=config,
         )  # fmt: skip
-        return self.refresh(name, retriever)
-
-    def refresh(self, name: str, retriever: Model) -> Retrieval:
-        """Rank the collection with a retriever, and measure the ranking."""
-        retrieval = refresh(self.label(name), self.collection, retriever, self.config)
-        ranking = retrieval.ranking(self.config.evaluate.split)
-        self.results.add(name, ranking, retrieval=retrieval, seed=self.seed)
-        return retrieval
+        return self.results.refresh(name, retriever, seed=self.seed)
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

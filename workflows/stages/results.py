@@ -8,9 +8,9 @@ from components.config import listing
 from components.evaluation.averages import Parts
 from components.evaluation.measures import needs_answers
 from components.models import card
-from workflows.stages.collection import Collection
+from workflows.stages.collection import Collection, Model
 from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.retrieval import Retrieval
+from workflows.stages.retrieval import Retrieval, refresh
 from workflows.steps.analyse import analyse
 from workflows.steps.answers import AnswerConfig
 from workflows.steps.evaluate import averages, evaluate, results
@@ -124,6 +124,15 @@ class Results:
             self.systems.append(
                 replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
             )
+
+    def refresh(
+        self, name: str, retriever: Model, *, seed: int, round: int | None = None, entropy: bool = False
+    ) -> Retrieval:
+        """What a retriever now finds in the collection, which is measured under its name."""
+        retrieval = refresh(seeded(name, seed, self.config), self.collection, retriever, self.config)
+        ranking = retrieval.ranking(self.config.evaluate.split)
+        self.add(name, ranking, retrieval=retrieval, seed=seed, round=round, entropy=entropy)
+        return retrieval
 
     def add_measures(self, name: str, measures: Step, *, seed: int, retrieval: Retrieval | None = None) -> None:
         """A system whose measures are not of a ranking: what is made of one, such as a reader's answers, or vectors."""

@@ -13,7 +13,7 @@ from workflows.stages.collection import Collection, Model
 from workflows.stages.config import RetrievalConfig, seeded
 from workflows.stages.pretraining import Pretraining, pretrained
 from workflows.stages.results import Results
-from workflows.stages.retrieval import Retrieval, refresh
+from workflows.stages.retrieval import Retrieval
 from workflows.store.dag import Step, graph, relabelled
 
 
@@ -67,9 +67,7 @@ def started(
         retriever = begun.after(_last_of(Path(config.start_from), begun, config, seed))
     else:
         return untrained
-    retrieval = refresh(seeded("pre-trained", seed, config), collection, retriever, config)
-    results.add("pre-trained", retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=seed)
-    return retrieval
+    return results.refresh("pre-trained", retriever, seed=seed)
 
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
