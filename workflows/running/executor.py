@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def execute(
             _check_code(node)
             store.fetch([node, *node.upstream])
             attempts.resume(out)
-            files = {name: sha256(path) for name, path in _source_files(node).items() if path.is_file()}
+            files = {name: one for reader in _readers(node) for name, one in _digests(reader.files()).items()}
             with timing.timed("compute"):
                 summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
                 _check_summary(node, summary)
@@ -125,7 +125,7 @@ def check_present(nodes: Iterable[Step]) -> None:
 
 def missing_for(node: Step) -> list[str]:
     """What a step reads outside the store and cannot find."""
-    return [name for value in node.inputs.values() if isinstance(value, Config) for name in value.missing()]
+    return [name for reader in _readers(node) for name in reader.missing()]
 
 
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
@@ -143,8 +143,7 @@ def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
     files whose size or time of change is new are read.
     """
     for node in nodes:
-        readers = [value for value in node.inputs.values() if isinstance(value, Config)]
-        files, installed = [(reader, reader.files()) for reader in readers], _installed(node)
+        files, installed = [(reader, reader.files()) for reader in _readers(node)], _installed(node)
         record = store.record(node) if installed or any(paths for _, paths in files) else None
         if record is None:
             continue
@@ -155,8 +154,7 @@ def source_changes(nodes: Iterable[Step], store: Store) -> Iterator[str]:
                     f'install that one, or declare the new one in the source: `versions: {{{name}: "{version}"}}`'
                 )
         for reader, paths in files:
-            digests = {name: sha256(path) for name, path in paths.items() if path.is_file()}
-            changed = {name: now for name, now in digests.items() if now != record["files"].get(name)}
+            changed = {name: now for name, now in _digests(paths).items() if now != record["files"].get(name)}
             if changed:
                 name, now = next(iter(changed.items()))
                 yield (
@@ -173,20 +171,19 @@ def _declaring(reader: Config, changed: dict[str, str]) -> str:
     return "declare the new one as another input: a model by another `revision`, anything by another path"
 
 
-def _source_files(node: Step) -> dict[str, Path]:
-    """The files outside the store that a step reads, by name."""
-    files: dict[str, Path] = {}
-    for value in node.inputs.values():
-        files |= value.files() if isinstance(value, Config) else {}
-    return files
+def _readers(node: Step) -> list[Config]:
+    """The configs among a step's inputs, which may name what lies outside the store."""
+    return [value for value in node.inputs.values() if isinstance(value, Config)]
+
+
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """Of the files that are there, by name."""
+    return {name: sha256(path) for name, path in files.items() if path.is_file()}
 
 
 def _installed(node: Step) -> dict[str, str]:
     """The versions of installed packages that a step reads, by name."""
-    versions: dict[str, str] = {}
-    for value in node.inputs.values():
-        versions |= value.installed() if isinstance(value, Config) else {}
-    return versions
+    return {name: version for reader in _readers(node) for name, version in reader.installed().items()}
 
 
 def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
