@@ -9,7 +9,7 @@ from workflows.quantities import size
 from workflows.report.finished import Json
 from workflows.report.sections.choice import choice
 from workflows.report.sections.costs import SEARCHED, costs
-from workflows.stages.results import Cost, System
+from workflows.stages.results import System, SystemCost
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
@@ -25,7 +25,7 @@ UNASKED = "nothing was trained, as the config says `train: false`: the split `tr
 
 
 def deployment(
-    metrics: Json, systems: Sequence[System], spent: Sequence[Cost], store: Store, results: Step | None
+    metrics: Json, systems: Sequence[System], spent: Sequence[SystemCost], store: Store, results: Step | None
 ) -> Json | None:
     """The system that was chosen to be deployed, with a `sentence` that says all of this; None where none was.
 

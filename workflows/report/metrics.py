@@ -8,7 +8,7 @@ from workflows.report.deployment import deployment
 from workflows.report.finished import Finished, Json
 from workflows.report.sections.sizes import sizes
 from workflows.stages.expected import Expected
-from workflows.stages.results import Cost, System
+from workflows.stages.results import System, SystemCost
 from workflows.steps.given import rank_from_file
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -18,7 +18,7 @@ METRICS = "metrics.json"
 
 def metrics_of(
     results: Step | None, steps: Finished, store: Store, executed: Collection[str], systems: Sequence[System] = (),
-    costs: Sequence[Cost] = (), expected: Expected | None = None, unmeasured: str = "",
+    costs: Sequence[SystemCost] = (), expected: Expected | None = None, unmeasured: str = "",
 ) -> Json:  # fmt: skip
     """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
     the notes of those that have something to say; the tables of sizes; what is expected of the rows, or why there are

@@ -28,7 +28,7 @@ from workflows.report.sections.similarities import similarities
 from workflows.report.sections.spaces import spaces
 from workflows.report.sections.steps import run_steps
 from workflows.stages.expected import Expected
-from workflows.stages.results import Cost, System
+from workflows.stages.results import System, SystemCost
 from workflows.steps.study import STUDY
 from workflows.store.dag import Step
 from workflows.store.store import Store
@@ -54,7 +54,7 @@ def write(
     about: str | None = None,
     note: str = "",
     examples: tuple[str, str] | None = None,
-    costs: Sequence[Cost] = (),
+    costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",
 ) -> Json:

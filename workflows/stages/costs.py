@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from workflows.stages.results import Cost, System, TimeSpent
+from workflows.stages.results import System, SystemCost, TimeSpent
 from workflows.steps.choose_neighbours import chosen
 from workflows.steps.encode import encode_queries
 from workflows.steps.fuse import fuse
@@ -54,7 +54,7 @@ def levels(systems: list[System]) -> dict[str, int]:
     return {system.name: level(system) for system in of_ours(systems)}
 
 
-def cost_of(system: System) -> Cost:
+def cost_of(system: System) -> SystemCost:
     """What a system takes to build, and for a query."""
     assert system.ranking is not None
     steps = list({node.fingerprint: node for node in _for_queries(system.ranking)}.values())
@@ -64,7 +64,7 @@ def cost_of(system: System) -> Cost:
         node.inputs["index"] or node.inputs["vectors"] for node in steps if node.function in (search, candidates)
     ]
     lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]
-    return Cost(
+    return SystemCost(
         system.name, tuple({node.fingerprint: node for node in [*lexical, *searched]}.values()),
         rerank=(*map(TimeSpent, reranked), *(TimeSpent(node, over=reranked[-1]) for node in last)),
         retrieve=tuple(TimeSpent(node) for node in steps if node not in [*reranked, *last]),

@@ -206,7 +206,7 @@ class TimeSpent:
 
 
 @dataclass(frozen=True)
-class Cost:
+class SystemCost:
     """What a system takes to build, and for a query (Chuang et al., 2023, Table 3.11)."""
 
     system: str
@@ -247,7 +247,7 @@ class Outcome:
     """The system and the baseline whose won and lost queries the report shows."""
     pictures: tuple[Step, ...] = ()
     """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[SystemCost, ...] = ()
     """Systems whose cost the report sets side by side."""
     parts: Parts | None = None
     """Where results have averages over the collections: by collection, the whole that it is a part of, or None for one

@@ -6,7 +6,7 @@ from workflows.recipes.ear.config import Kind
 from workflows.recipes.ear.generators import Expansions, Generators
 from workflows.recipes.ear.query_rerankers import Prediction
 from workflows.recipes.ear.setting import Setting
-from workflows.stages.results import Cost, TimeSpent
+from workflows.stages.results import SystemCost, TimeSpent
 from workflows.stages.retrieval import Retrieval
 from workflows.store.dag import Step
 
@@ -24,31 +24,31 @@ class Costs:
 
     def without_reranker(
         self, dense: str, exact: Retrieval, approximate: Retrieval | None, rm3: Step | None
-    ) -> list[Cost]:
+    ) -> list[SystemCost]:
         """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
         split = self.setting.split
         encoded = TimeSpent(exact.queries(split))
-        costs = [Cost(f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))),
+        costs = [SystemCost(f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))),
                       measured=dense)]  # fmt: skip
         if approximate is not None:
             assert approximate.index is not None
             searched = TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED)
             index = (approximate.vectors, approximate.index)
-            costs.append(Cost(f"{dense} ({self.setting.config.hnsw})", index, retrieve=(encoded, searched)))
-        costs.append(Cost("BM25", self._bm25_index, retrieve=(TimeSpent(self.setting.bm25),)))
+            costs.append(SystemCost(f"{dense} ({self.setting.config.hnsw})", index, retrieve=(encoded, searched)))
+        costs.append(SystemCost("BM25", self._bm25_index, retrieve=(TimeSpent(self.setting.bm25),)))
         if rm3 is not None:
-            costs.append(Cost("RM3", (self.setting.collection.term_vectors,), retrieve=(TimeSpent(rm3),)))
+            costs.append(SystemCost("RM3", (self.setting.collection.term_vectors,), retrieve=(TimeSpent(rm3),)))
         expand = self._expanding(first=True)
-        return [*costs, Cost("first expansion", self._bm25_index, expand, retrieve=self._retrieving)]
+        return [*costs, SystemCost("first expansion", self._bm25_index, expand, retrieve=self._retrieving)]
 
-    def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> Cost:
+    def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> SystemCost:
         """Of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it chooses."""
         rerank: list[TimeSpent] = []
         for name, one in self.expansions.items():
             generated = self._generated(name)
             steps = [predictions[name].tokens, predictions[name].scores, *([one.ranking] if kind == "rd" else [])]
             rerank += [TimeSpent(node, over=generated) for node in steps]
-        return Cost(system, self._bm25_index, self._expanding(), tuple(rerank), self._retrieving)
+        return SystemCost(system, self._bm25_index, self._expanding(), tuple(rerank), self._retrieving)
 
     @property
     def _bm25_index(self) -> tuple[Step, ...]:

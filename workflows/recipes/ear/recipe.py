@@ -15,7 +15,7 @@ from workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
 from workflows.recipes.ear.reader import Reader
 from workflows.recipes.ear.setting import setting
 from workflows.stages import experiments
-from workflows.stages.results import Cost, Outcome, Results, note_on
+from workflows.stages.results import Outcome, Results, SystemCost, note_on
 from workflows.stages.retrieval import Retrieval, refresh
 from workflows.stages.untrained import add_untrained, from_files
 from workflows.steps.study import study
@@ -120,7 +120,7 @@ class Measured:
 
     retrieval: Retrieval
     """What the dense retriever retrieves."""
-    costs: list[Cost]
+    costs: list[SystemCost]
     choices: dict[str, list[Step]]
     """By system, each generator's ranking of chosen expansions."""
 

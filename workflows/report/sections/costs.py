@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 
 from components.evaluation.measures import mean_and_deviation
 from workflows.report.finished import Json
-from workflows.stages.results import Cost, TimeSpent
+from workflows.stages.results import SystemCost, TimeSpent
 from workflows.store.store import Store
 
 SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 """The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""
 
 
-def costs(systems: Iterable[Cost], store: Store, rows: list[Json]) -> Iterator[Json]:
+def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
     """For each system whose steps are all finished: seconds and bytes of its index, seconds for a query, and how good
     it is. Starting workers is left out, as it does not grow with the queries."""
     names = list(dict.fromkeys(row["measure"] for row in rows))
