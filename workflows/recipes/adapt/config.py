@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from components.config import Config as Part
 from components.evaluation.gate import GateConfig
@@ -135,20 +135,10 @@ class Config(RetrievalConfig):
     def _by_name(cls, value: Any) -> Any:
         return _over(START_MODEL, {"model": value} if isinstance(value, str) else value)
 
-    @field_validator("pretrain", mode="before")
+    @field_validator("pretrain", "rerank", "neighbours", mode="before")
     @classmethod
-    def _pairs(cls, value: Any) -> Any:
-        return _over(PAIRS, value)
-
-    @field_validator("rerank", mode="before")
-    @classmethod
-    def _depth(cls, value: Any) -> Any:
-        return _over(DEPTH, value)
-
-    @field_validator("neighbours", mode="before")
-    @classmethod
-    def _trials(cls, value: Any) -> Any:
-        return _over(NEIGHBOURS, value)
+    def _over_the_defaults(cls, value: Any, info: ValidationInfo) -> Any:
+        return _over({"pretrain": PAIRS, "rerank": DEPTH, "neighbours": NEIGHBOURS}[str(info.field_name)], value)
 
     @model_validator(mode="after")
     def _selects(self) -> Self:
