@@ -12,12 +12,13 @@ from workflows.estimating.foreseen import read_estimate
 from workflows.quantities import about
 from workflows.report.differences import changes, text_of
 from workflows.report.run_folder import is_at_work
+from workflows.running.forecast import Forecast
+from workflows.running.view import bar
 from workflows.stages.experiments import CONFIG, Experiment, others
 from workflows.store import s3
 from workflows.store.dag import Step, graph
-from workflows.store.forecast import Forecast
 from workflows.store.planner import pending
-from workflows.store.progress import bar, describe
+from workflows.store.progress import describe
 from workflows.store.store import FAILURE, Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable

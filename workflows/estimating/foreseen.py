@@ -14,9 +14,9 @@ from workflows.distributed.cluster import Cluster
 from workflows.distributed.site import site
 from workflows.estimating.estimate import estimate
 from workflows.quantities import about, size
+from workflows.running.forecast import Forecast
 from workflows.stages.experiments import Experiment
 from workflows.store.dag import Step, graph
-from workflows.store.forecast import Forecast
 from workflows.store.store import Store
 
 ESTIMATE = "estimate.json"

@@ -18,8 +18,8 @@ from workflows.distributed.session import ray_session
 from workflows.distributed.site import Site
 from workflows.estimating.others import Others
 from workflows.estimating.trial import Spec, Trial, measure
+from workflows.running.view import progress_view
 from workflows.store.cost import Cost, Kind, ModelTask, Work
-from workflows.store.progress import ProgressView
 
 UNITS: dict[Kind, float] = {
     "reading": 1e-4,
@@ -232,7 +232,7 @@ def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list
     if site.cuda:
         workers = 1  # one GPU is as fast as another
     with (
-        tempfile.TemporaryDirectory() as folder, ProgressView() as view, view.step("estimate", Path(folder)),
+        tempfile.TemporaryDirectory() as folder, progress_view() as view, view.step("estimate", Path(folder)),
         ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):  # fmt: skip
         shown: list[Path | None] = [Path(folder), *[None] * (workers - 1)]  # all try the same; one of them tells

@@ -9,11 +9,11 @@ from workflows.distributed import leftovers, resources
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.session import ray_session
 from workflows.running.executor import execute
+from workflows.running.forecast import Forecast
 from workflows.running.refusals import Refusals
 from workflows.running.tracking import Tracker, track_step
+from workflows.running.view import progress_view
 from workflows.store.dag import Step
-from workflows.store.forecast import Forecast
-from workflows.store.progress import ProgressView
 from workflows.store.store import Store
 
 RunStep = Callable[[str, Step], bool]
@@ -37,7 +37,7 @@ def run_steps(
     began = time.monotonic()
     refusals = Refusals([*waiting, *later], store, cluster)
     refusals.check()
-    with ProgressView(forecast) as view:
+    with progress_view(forecast) as view:
 
         def run_step(title: str, node: Step) -> bool:
             def on_wait(holder: str) -> None:
