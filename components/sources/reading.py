@@ -201,7 +201,7 @@ def read_cells(
         if isinstance(line, Bad):
             yield line
         elif len(cells) != len(columns):
-            yield Bad("wrong columns", line.place, f"expected {', '.join(columns)}, got {len(cells)}")
+            yield Bad("wrong columns", line.place, f"expected {', '.join(columns)}, got {len(cells)} columns")
         else:
             yield Row(cells, line.place)
 

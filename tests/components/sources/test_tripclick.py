@@ -79,7 +79,7 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
         f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end '8' (no </DOC>)",
         f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end '9' (no </DOC>)",
         f"{folder}/topics/topics.head.val.txt:1: record without an end '4' (no </top>)",
-        f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query, 0, document, score, got 3)",
+        f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query, 0, document, score, got 3 columns)",
     ]
 
 
