@@ -1,1 +1,1 @@
-"""Modules that turn rows into a batch, representations and named loss terms."""
+"""Modules that turn rows into a batch, representations and named loss terms: one objective a file."""

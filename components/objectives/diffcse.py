@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from components.objectives.difference import DifferencePrediction
+from components.objectives.parts.difference import DifferencePrediction
 from components.objectives.simcse import SimCSE, ViewsBatch, ViewsRepresentations
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs, Visit

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from components.config import UserError
 from components.data.batches import Batch
-from components.objectives.difference import DifferencePrediction
-from components.objectives.editing import Edits
+from components.objectives.parts.difference import DifferencePrediction
+from components.objectives.parts.editing import Edits
+from components.objectives.parts.scoring import RetrieverBatch
 from components.objectives.retriever import Retriever
-from components.objectives.scoring import RetrieverBatch
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import DifferenceConfig

@@ -14,7 +14,7 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.token_store import TokenStore
 from components.models.generator import Generator
-from components.objectives.writing import Writing
+from components.objectives.parts.writing import Writing
 from components.training.objective import ObjectiveInputs, Visit
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from components.data.tokenizers import load_tokenizer
 from components.data.tokens import Tokens
+from components.objectives.parts.scoring import RetrieverBatch, batch_scores
 from components.objectives.retriever import Retriever
-from components.objectives.scoring import RetrieverBatch, batch_scores
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures
 from components.training.pretraining import ClozeConfig

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from components.compute.roofline import MatrixProducts, head_operations
 from components.models.masked_language_model import MaskedLanguageModel
-from components.objectives.replacing import placed
-from components.objectives.token_prediction import TokenPrediction
+from components.objectives.parts.replacing import placed
+from components.objectives.parts.token_prediction import TokenPrediction
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import MaskedLanguageModelingConfig
 

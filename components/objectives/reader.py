@@ -15,7 +15,7 @@ from components.data.template import Template
 from components.data.token_store import TokenStore
 from components.data.tokens import Tokens
 from components.models.reader import Reader, ReaderInputs
-from components.objectives.writing import Writing
+from components.objectives.parts.writing import Writing
 from components.training.group_objective import PaddedGroups
 from components.training.objective import ObjectiveInputs, Visit
 

@@ -17,7 +17,7 @@ from components.data.batches import Batch
 from components.data.groups import known_positives
 from components.data.token_store import TokenStore
 from components.models.dual_encoder import DualEncoder
-from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
+from components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
 from components.scores import Scores
 from components.training.group_objective import GroupObjective, PaddedGroups
 from components.training.objective import ObjectiveInputs, Visit, ranking_measures

@@ -17,8 +17,8 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.models.bottleneck import Projector
 from components.models.dual_encoder import DualEncoder
-from components.objectives.editing import Editing, Edits
-from components.objectives.rated_pairs import RatedPairs
+from components.objectives.parts.editing import Editing, Edits
+from components.objectives.parts.rated_pairs import RatedPairs
 from components.scores import Scores
 from components.training import objective
 from components.training.document_objective import DocumentObjective

@@ -14,8 +14,8 @@ from components.compute.roofline import MatrixProducts, head_operations
 from components.config import UserError
 from components.models.bottleneck import Decoder, DetectionHead
 from components.models.dual_encoder import DualEncoder, pool
-from components.objectives.replacing import GENERATOR, language_model_head, load_generator, placed
-from components.objectives.token_prediction import TokenPrediction
+from components.objectives.parts.replacing import GENERATOR, language_model_head, load_generator, placed
+from components.objectives.parts.token_prediction import TokenPrediction
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs, Visit
 from components.training.pretraining import BottleneckConfig

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from components.objectives.scoring import RetrieverBatch, batch_scores
+from components.objectives.parts.scoring import RetrieverBatch, batch_scores
 from components.scores import Block, Scores
 
 

@@ -23,7 +23,7 @@ from components.compute import chunking
 from components.compute import gather as gather_module
 from components.compute.gather import gather, max_over_workers, sum_gradients, sum_over_workers, workers
 from components.data.batches import to_device
-from components.objectives.scoring import batch_scores
+from components.objectives.parts.scoring import batch_scores
 from components.training import loop, sharding
 from components.training.gradients import autocast
 from components.training.loop import Execution, train

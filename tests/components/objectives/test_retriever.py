@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from components.data.tables import document_text
-from components.objectives import scoring
+from components.objectives.parts import scoring
+from components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
 from components.objectives.retriever import Retriever
-from components.objectives.scoring import RetrieverBatch, batch_scores, group_scores
 from components.scores import Scores
 from components.training.objective import ObjectiveInputs
 from tests.support import toy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from components.compute import chunking, fast_cpu
-from components.objectives import scoring
+from components.objectives.parts import scoring
 from components.objectives.retriever import Retriever
 from components.training import gradients, self_check
 from components.training.objective import Objective

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 from components.data.batches import Batch
-from components.objectives.editing import Edits
+from components.objectives.parts.editing import Edits
 from components.training.pretraining import AugmentationConfig, DifferenceConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant, edited

@@ -15,7 +15,7 @@ from torch.nn import functional
 from components.config import UserError
 from components.data.batches import Batch, padded_width
 from components.data.template import Template
-from components.objectives.replacing import GENERATOR, Masking, load_generator
+from components.objectives.parts.replacing import GENERATOR, Masking, load_generator
 from components.training.objective import Objective
 from components.training.pretraining import Edit, EditConfig
 

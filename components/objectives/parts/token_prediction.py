@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from components.data.batches import Batch
-from components.objectives.replacing import Masking, token_scores
+from components.objectives.parts.replacing import Masking, token_scores
 from components.scores import Scores
 from components.training.document_objective import DocumentObjective
 from components.training.objective import ObjectiveInputs, Visit

@@ -14,8 +14,8 @@ from components.config import UserError
 from components.data.batches import Batch
 from components.data.template import Template
 from components.models.bottleneck import DetectionHead, Discriminator
-from components.objectives.editing import Draws, Editing, Edits
-from components.objectives.replacing import language_model_head, placed, token_scores
+from components.objectives.parts.editing import Draws, Editing, Edits
+from components.objectives.parts.replacing import language_model_head, placed, token_scores
 from components.scores import Scores
 from components.training.objective import Objective
 from components.training.pretraining import DifferenceConfig

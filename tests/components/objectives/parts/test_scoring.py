@@ -20,8 +20,8 @@ from components.losses.in_batch import both_directions, hardness_weighted
 from components.losses.listwise import cross_entropy, listnet
 from components.losses.same_tower import pair, released_pair, samtone
 from components.losses.simlm import contrastive, released
+from components.objectives.parts.scoring import batch_scores, group_scores
 from components.objectives.retriever import Retriever
-from components.objectives.scoring import batch_scores, group_scores
 from components.scores import Block, Blocks, Scores
 from components.training.objective import ObjectiveInputs
 from tests.support import toy
