@@ -74,7 +74,6 @@ def call(arguments: argparse.Namespace) -> None:
     cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
     served = replace(served, models={"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)})
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
-    url = f"http://{_reached(arguments.host)}:{port}"
 
     count = len(checked.systems)
     print(f"Opening {count} system{'s' if count > 1 else ''} ...", flush=True)
@@ -82,11 +81,11 @@ def call(arguments: argparse.Namespace) -> None:
         print(f"  left out: {name}: {reason}", flush=True)
 
     def ready() -> None:
-        print(f"Ready: {url}", flush=True)
+        print(f"Ready: {service.url}", flush=True)
         print(f"  default system: {checked.default}; marks: {file}", flush=True)
         print("  Ctrl-C stops it.", flush=True)
 
-    announced = running.announced(checked.folder, url, checked.identity, checked.systems, LIMITS)
+    announced = running.announced(checked.folder, service.url, checked.identity, checked.systems, LIMITS)
     with at_work(checked.folder), announced:
         run(service, cluster, ready)
     print("Stopped.", flush=True)
@@ -101,12 +100,6 @@ def _token(file: Path | None) -> str | None:
         raise UserError(f"{where}: accepted: a word of at least {TOKEN_CHARACTERS} ASCII characters, such as "
                         "`openssl rand -hex 32` writes")  # fmt: skip
     return token
-
-
-def _reached(host: str) -> str:
-    """The address by which this machine itself reaches the service."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
 
 
 def _absolute(store: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from components.config import UserError
 from workflows.distributed.cluster import Cluster
 from workflows.distributed.session import ray_session
+from workflows.serving import running
 from workflows.serving.access import Application
 from workflows.serving.marks import Marks
 from workflows.serving.service import Served
@@ -25,6 +26,8 @@ WAITING = 4_096
 """The most requests that wait; further ones are told to come again (503)."""
 STOP_SECONDS = 10.0
 """For requests that are being answered when the service is stopped."""
+CONTROLLER = {"name": "SERVE_CONTROLLER_ACTOR", "namespace": "serve"}
+"""The actor that is there where Ray Serve runs."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class Service:
     token: str | None
     marks: Path
     identity: str
+
+    @property
+    def url(self) -> str:
+        """Where this machine itself reaches it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def application(self) -> Application:
         """The service with its models and indexes open."""
@@ -69,7 +78,7 @@ def free_port(host: str, port: int) -> int:
 
 def run(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
     """Serve until Ctrl-C or a request to terminate; `ready` is called once it answers. Requests that are being answered
-    then are finished first."""
+    then are finished first. UserError where a cluster serves already, or the service does not start or answer there."""
     (_in_this_process if cluster.mode == "inline" else _with_ray)(service, cluster, ready)
 
 
@@ -92,8 +101,9 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
 
 def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> None:
     cuda = service.served.models["cuda"]
-    ray_session(cluster)
+    _check_alone(ray_session(cluster), cluster)
     from ray import serve
+    from ray.exceptions import RayActorError
     from ray.serve.schema import LoggingConfig
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
@@ -109,15 +119,39 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
                 proxy_location="HeadOnly", http_options={"host": service.host, "port": service.port},
                 logging_config=quiet,
             )  # fmt: skip
-            handle = serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+            try:
+                handle = serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
+            except RuntimeError as error:
+                raise UserError(f"the service does not start: {_why(serve.status(), error)}") from error
             if problem := handle.problem.remote().result():
                 raise UserError(problem)
+            if not running.answers(service.url, service.identity, running.ANSWER_SECONDS):
+                raise UserError(f"the service does not answer at {service.url}: Ray Serve listens on the machine of "
+                                "the cluster's head alone; start it there")  # fmt: skip
             ready()
             stopped.wait()
         finally:
-            serve.delete(NAME)  # when its requests are answered
-            if cluster.address:  # a Ray of our own ends with this process
-                serve.shutdown()
+            with suppress(RayActorError):  # Serve was ended by others
+                serve.delete(NAME)  # when its requests are answered
+                if cluster.address:  # a Ray of our own ends with this process
+                    serve.shutdown()
+
+
+def _check_alone(ray: Any, cluster: Cluster) -> None:
+    """UserError where Ray Serve runs already: it has one port, and one application at its root."""
+    if CONTROLLER in ray.util.list_named_actors(all_namespaces=True):
+        raise UserError(
+            f"cluster: address: {cluster.address}: Ray Serve runs there already, and this service would take the place "
+            "of another; accepted: another cluster, or no address, for a Ray of its own on this machine; what nobody "
+            "uses any more ends with `serve shutdown`"
+        )
+
+
+def _why(status: Any, error: RuntimeError) -> str:
+    """Why a replica did not start: the last line of what Serve has kept of it."""
+    known = status.applications[NAME].deployments if NAME in status.applications else {}
+    message = known[NAME].message if NAME in known else ""
+    return (message or str(error)).strip().splitlines()[-1]
 
 
 class Replica:

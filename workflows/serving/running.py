@@ -73,15 +73,18 @@ def asked(folder: Path, identity: str, system: str, query: str, k: int) -> list[
         return None
 
 
+def answers(url: str, identity: str, seconds: float) -> bool:
+    """Whether a service of an identity answers at a URL within so many seconds."""
+    try:
+        return _asked(f"{url}/health", None, seconds).get("identity") == identity
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
 def _answers(about: Mapping[str, Any], identity: str) -> bool:
     """Whether a note's service is there, of an identity, and answers: its process may be another's by now, and so may
     its port."""
-    if about["identity"] != identity or not _is_here(about):
-        return False
-    try:
-        return _asked(f"{about['url']}/health", None, WAIT_SECONDS).get("identity") == identity
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    return about["identity"] == identity and _is_here(about) and answers(about["url"], identity, WAIT_SECONDS)
 
 
 def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:

@@ -11,11 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from components.config import UserError
 from components.systems.system import System
 from tests.support import tiny
 from tests.support.chromium import Browser
@@ -23,7 +26,9 @@ from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
 from workflows import ROOT
 from workflows.distributed import cluster as clusters
-from workflows.serving import running
+from workflows.distributed.cluster import Cluster
+from workflows.serving import deployment, running
+from workflows.serving.deployment import Service
 from workflows.serving.library import Library
 
 
@@ -157,6 +162,33 @@ def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp
     assert re.match(r"error: the run 'tiny-[0-9a-f]{6}' was not begun; run it first: .* run ", said()[1])
 
 
+def test_a_cluster_that_serves_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Ray Serve is even imported."""
+    util = SimpleNamespace(list_named_actors=lambda all_namespaces: [deployment.CONTROLLER])
+    monkeypatch.setattr(deployment, "ray_session", lambda _: SimpleNamespace(util=util))
+    service = SimpleNamespace(served=SimpleNamespace(models={"cuda": False}))
+    with pytest.raises(UserError, match="cluster: address: head:6379: Ray Serve runs there already, and this service "):
+        deployment.run(service, Cluster(address="head:6379"), ready=lambda: None)  # type: ignore[arg-type]
+
+
+def test_why_a_service_does_not_start() -> None:
+    """Serve's error says that it failed, its status what Python said."""
+    error = RuntimeError("Deploying application sparring failed: Failed to update the deployments ['sparring'].")
+    one = SimpleNamespace(message="It failed 3 times in a row.\nTraceback\nModuleNotFoundError: No module named 'x'\n")
+    known = SimpleNamespace(deployments={"sparring": one})
+    assert deployment._why(SimpleNamespace(applications={"sparring": known}), error).endswith("No module named 'x'")
+    assert deployment._why(SimpleNamespace(applications={}), error) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80")],
+)
+def test_where_this_machine_reaches_it(place: Place, host: str, url: str) -> None:
+    served: Any = None
+    assert Service(served, host, 80, loopback=True, token=None, marks=place.folder, identity="x").url == url
+
+
 def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_path: Path, encoder: Path) -> None:
     """The collection with the marks is read as any: a mark takes the place of the collection's own judgement."""
     data = place.artifact("data")
@@ -260,3 +292,35 @@ def test_with_ray_serve_a_damaged_model_is_one_line(place: Place, tmp_path: Path
     command = [sys.executable, "-m", "workflows", *other.words("serve", "--port", "0", "--system", "retriever 1")]
     done = subprocess.run(command, cwd=tiny.ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[-1].partition(str(file))[0]) == (2, "error: ")
+
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+print(Cluster(initialize_head=True, head_node_args={"num_cpus": 2}).address, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.slow
+def test_a_second_service_on_a_cluster_is_refused(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have taken the first one's place, token and all; the end of the first ends Ray Serve there."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    other, (first, second) = place.copy(tmp_path / "copy"), ("retriever 1", "BM25")
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True) as head:
+        assert head.stdout is not None
+        profile = {"mode": "ray", "device": "cpu", "address": head.stdout.readline().strip()}
+        tiny.write(other.folder / "inline.yaml", profile)
+        again = [sys.executable, "-m", "workflows", *other.words("serve", "--port", "0", "--system", second)]
+        with served(other, "--system", first, warnings="ignore") as one:
+            done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.returncode == 2
+            assert done.stderr.splitlines()[-1].startswith(f"error: cluster: address: {profile['address']}: Ray Serve ")
+            assert [named["name"] for named in one.get("/systems")["systems"]] == [first]
+            status, rest = one.stop()
+        assert (status, rest.splitlines()[-1]) == (0, "Stopped.")
+        with served(other, "--system", second, warnings="ignore") as one:
+            assert [named["name"] for named in one.get("/systems")["systems"]] == [second]
+        head.communicate("\n")
