@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from components.data.tables import QRELS, QUERIES
 from components.systems import documents
-from workflows.serving.marks import query_id
+from workflows.serving.marks import query_id, same
 from workflows.serving.questions import Mark
 
 UNJUDGED = "unjudged"
@@ -55,17 +55,17 @@ def _write(out: Path, queries: list[dict[str, Any]], own: pa.Table, marks: list[
     with (out / "corpus.jsonl").open(encoding="utf-8") as corpus:
         for line in corpus:
             gone.discard(json.loads(line)["_id"])
-    known = {" ".join(row["text"].split()): row for row in reversed(queries)}
+    known = {same(row["text"]): row for row in reversed(queries)}
     judged = {(row["query_id"], row["doc_id"]): (row["split"], row["relevance"]) for row in own.to_pylist()}
-    before, added, changed = len(queries), 0, 0
+    theirs, before, added, changed = frozenset(judged), len(queries), 0, 0
     for mark in (mark for mark in marks if mark.doc_id not in gone):
-        text = " ".join(mark.query.split())
+        text = same(mark.query)
         if text not in known:
             known[text] = {"query_id": query_id(text), "text": mark.query, "split": split, "answers": None}
             queries.append(known[text])
         row = known[text]
         key, there = (row["query_id"], mark.doc_id), row["split"] if row["split"] != UNJUDGED else split
-        changed, added = changed + (key in judged), added + 1
+        changed, added = changed + (key in theirs), added + 1
         judged[key] = (judged.get(key, (there, 0))[0], int(bool(mark.relevant)))
     with (out / "queries.jsonl").open("w", encoding="utf-8") as file:
         for row in queries:

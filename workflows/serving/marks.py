@@ -19,8 +19,8 @@ from components.yaml_files import read_text
 from workflows.serving.questions import Mark
 
 FILE = "marks.jsonl"
-"""Beside `config.yaml` of a run, or `system.json` of a system: a mark a line. The last of a query and document holds.
-"""
+"""Beside `config.yaml` of a run, or `system.json` of a system: a mark a line. The last of a query and document holds;
+white space in the query does not count."""
 
 
 class Marks:
@@ -49,7 +49,7 @@ class Marks:
             self._hold(mark)
 
     def _hold(self, mark: Mark) -> None:
-        key = (mark.query, mark.doc_id)
+        key = (same(mark.query), mark.doc_id)
         self._marks.pop(key, None)
         if mark.relevant is not None:
             self._marks[key] = mark
@@ -63,7 +63,7 @@ class Marks:
 
     def queries(self) -> str:
         """The queries' ids and texts, a line each, between them a tab."""
-        texts = dict.fromkeys(" ".join(mark.query.split()) for mark in self.all())
+        texts = dict.fromkeys(same(mark.query) for mark in self.all())
         return "".join(f"{query_id(text)}\t{text}\n" for text in texts)
 
 
@@ -73,7 +73,12 @@ def query_id(text: str) -> str:
     >>> query_id("rolling  mean") == query_id("rolling mean ")
     True
     """
-    return "marked-" + hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:12]
+    return "marked-" + hashlib.sha256(same(text).encode()).hexdigest()[:12]
+
+
+def same(query: str) -> str:
+    """A query's text without the white space that does not count."""
+    return " ".join(query.split())
 
 
 def _drop_torn_line(file: IO[bytes]) -> None:

@@ -235,6 +235,11 @@ def test_the_page_by_keyboard_and_on_a_phone(service: Served, tmp_path: Path) ->
         page.wait("document.querySelectorAll('li.right').length === 1")
         assert page.run("document.activeElement.dataset.doc") == wanted[1]
         assert service.get("/marks") == [{"query": "barami comi", "doc_id": wanted[1], "relevant": True}]
+        page.run(
+            "{document.querySelector('ol').id = 'before'; form.query.value = 'barami  comi'; form.requestSubmit()}"
+        )
+        page.wait("!document.getElementById('before') && document.querySelectorAll('li.right').length === 1")
+        page.run("document.querySelector('li.right').focus()")
         page.press("Enter")
         assert page.run("document.activeElement.classList.contains('open')")
         page.press("y", "ArrowUp", "n")

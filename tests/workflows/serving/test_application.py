@@ -296,6 +296,15 @@ def test_marks_are_kept_and_given_as_qrels(service: Made, tmp_path: Path) -> Non
     assert Marks(tmp_path / "marks.jsonl").all() == service.marks.all()
 
 
+def test_marks_of_a_query_hold_however_its_words_are_apart(service: Made) -> None:
+    """The last one does, and taking it away leaves none."""
+    for query, relevant in (("two words", True), ("two  words", False), ("two\nwords", True)):
+        post(service.application, "/marks", {"query": query, "doc_id": "d03", "relevant": relevant})
+    assert [line.split()[2:] for line in service.marks.qrels().splitlines()] == [["d03", "1"]]
+    post(service.application, "/marks", {"query": " two words", "doc_id": "d03", "relevant": None})
+    assert (get(service.application, "/marks").json, service.marks.qrels()) == ([], "")
+
+
 def test_the_page_asks_nothing_of_others(service: Made) -> None:
     said = get(service.application, "/")
     assert "<title>Search · Sparring</title>" in said.body.decode()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from components.sources import beir
 from components.sources.records import Judgement
 from workflows.serving import judgements
@@ -21,3 +23,13 @@ def test_ids_in_quotes_are_read_as_they_were(tmp_path: Path) -> None:
         one for one in beir.Source(format="beir", path=str(tmp_path / "out")).read_qrels() if isinstance(one, Judgement)
     ]
     assert [(one.doc_id, one.relevance) for one in found] == [('"0"', 1)]
+
+
+def test_only_the_collections_own_judgements_count_as_changed(tmp_path: Path, data: Path) -> None:
+    """Of two marks of one query and document the later takes the place of the earlier, not of the collection's."""
+    judged = pq.read_table(data / "qrels.parquet").to_pylist()[0]
+    texts = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
+    own = Mark(query=texts[judged["query_id"]], doc_id=judged["doc_id"], relevant=False)
+    new = [Mark(query="a new one", doc_id=judged["doc_id"], relevant=right) for right in (True, False)]
+    added = judgements.write(tmp_path / "out", data, [own, *new], "train")
+    assert added == judgements.Added(queries=1, judgements=3, changed=1, gone=0)
