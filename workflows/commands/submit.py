@@ -52,24 +52,29 @@ def call(arguments: argparse.Namespace) -> None:
     if (relative := _relative(experiment)) is not None:
         print(f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data that the "
               "store does not have yet is read at an absolute path, or in $SPARRING_DATA", file=sys.stderr)  # fmt: skip
+    sets = [word for assignment in arguments.assignments for word in ("--set", assignment)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sent = job_package.pack(arguments.config, cluster, folder, arguments.assignments)
-        command = [
+        purpose = [
             *("python", "-m", "workflows", "--store", str(store), "--runs", str(runs)),
             *("tune" if arguments.tune else "run", sent),
             *("--cluster", job_package.PROFILE),
-            *(word for assignment in arguments.assignments for word in ("--set", assignment)),
-            *([] if arguments.tune else ["--known-as", str(arguments.config)]),
+            *sets,
         ]
+        command = [*purpose, *([] if arguments.tune else ["--known-as", str(arguments.config)])]
         server = job_server.JobServer.at(address)
-        job, running = server.send(
-            experiment.run.name, shlex.join(command), folder, install=arguments.install,
+        job, running, changed = server.send(
+            experiment.run.name, shlex.join(command), folder, purpose=shlex.join(purpose), install=arguments.install,
             wait_seconds=cluster.wait_seconds,
         )  # fmt: skip
-    how = f"its log: ray job logs --address {address} --follow {job}\nstop it: ray job stop --address {address} {job}"
+    stop = f"ray job stop --address {address} {job}"
+    how = f"its log: ray job logs --address {address} --follow {job}\nstop it: {stop}"
     state = "is running already" if running else "was sent"
     print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)
+    if changed:
+        print(f"note: it was sent with other code or settings; to send these, stop it and repeat the command: {stop}",
+              file=sys.stderr, flush=True)  # fmt: skip
     if arguments.no_wait:
         print(f"{how}\nRepeat the command without --no-wait to follow it.")
         return
@@ -79,7 +84,8 @@ def call(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt(f"The job {job} is still running. Repeat the command to follow it.\n{how}") from None
     seconds = server.end(job)
     if isinstance(store, str) and not arguments.tune:  # any machine can write the report from the store
-        report = f"the report: {program()} --store {store} report {arguments.config}"
+        words = [*program().split(), "--store", store, "report", str(arguments.config), *sets]
+        report = f"the report: {shlex.join(words)}"
     else:
         page = "tune.html" if arguments.tune else "report.html"
         report = f"the report, on the cluster: {experiment.run / page}"

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from components.config import UserError
 from workflows.distributed import job_package, nodes
@@ -26,12 +26,26 @@ LOST_SECONDS = 120.0
 """Seconds without an answer after which a job server counts as lost."""
 RETRY_SECONDS = 5.0
 """Seconds between two attempts to send a job to a head that is still starting."""
+KILLED = 137
+"""The exit status of what SIGKILL has ended."""
+LAST_LOGS = ", last available logs"
+"""What follows in Ray's message is the log that was followed."""
 NO_AGENT = "No available agent"
 """What Ray answers while the agent of the head's node is missing."""
 NO_AGENT_WHY = (
     "Either it has just started, or another Ray on its machine has its agent's port (52365); then start it with `ray "
     "start --head --dashboard-agent-listen-port=0`"
 )
+
+
+class Sent(NamedTuple):
+    """What has become of a command that was sent."""
+
+    job: str
+    running: bool
+    """Whether it was running already, and nothing was sent."""
+    changed: bool = False
+    """Whether what runs was sent with other code or settings."""
 
 
 class JobServer:
@@ -47,9 +61,9 @@ class JobServer:
         return cls(_client(address))
 
     def send(
-        self, name: str, command: str, folder: Path, *, install: bool, wait_seconds: float = 0.0
-    ) -> tuple[str, bool]:
-        """Send a command and its package; the job, and whether the same job was running already.
+        self, name: str, command: str, folder: Path, *, purpose: str, install: bool, wait_seconds: float = 0.0
+    ) -> Sent:
+        """Send a command and its package, unless a job of the same purpose is running: two would do the same work.
 
         With `install` every node installs the locked packages for the job first. A head that cannot start jobs yet is
         asked again for `wait_seconds`.
@@ -60,16 +74,18 @@ class JobServer:
             environment["pip"] = {"packages": packages, "pip_check": False}
         words = [command, json.dumps(environment["env_vars"], sort_keys=True), str(install)]
         digest = job_package.digest(folder, words)
-        for job in self._client.list_jobs():
-            if (job.metadata or {}).get("sparring") == digest and not job.status.is_terminal():
-                return str(job.submission_id), True
+        metadata = {"sparring": digest, "purpose": purpose}
+        running = [job for job in self._client.list_jobs() if not job.status.is_terminal()]
+        for key, value in metadata.items():  # the very same first
+            if (job := next((job for job in running if (job.metadata or {}).get(key) == value), None)) is not None:
+                return Sent(str(job.submission_id), running=True, changed=job.metadata["sparring"] != digest)
         # Ray accepts an id once, and a run may be submitted again to resume it.
-        wanted = f"{re.sub('[^A-Za-z0-9_.-]', '-', name)}-{secrets.token_hex(3)}"
+        wanted = f"{re.sub('[^A-Za-z0-9_.-]', '-', name).strip('-') or 'run'}-{secrets.token_hex(3)}"
         sent = self._sent(
             wait_seconds, entrypoint=command, runtime_env=environment, submission_id=wanted,
-            metadata={"sparring": digest},
+            metadata=metadata,
         )  # fmt: skip
-        return sent, False
+        return Sent(sent, running=False)
 
     def _sent(self, wait_seconds: float, **job: Any) -> str:
         """Send a job, again and again while its head has no agent that could start it."""
@@ -131,8 +147,7 @@ class JobServer:
             return float((info.end_time or 0) - (info.start_time or 0)) / 1000
         if info.status == "STOPPED":
             raise StepFailed(f"job {job} was stopped")
-        errors = [line for line in log.splitlines() if line.startswith(("error: ", "failed: "))]
-        reason = errors[-1].partition(": ")[2] if errors else first_line(info.message or "it gives no reason")
+        reason = _reason(info, log)
         if info.driver_exit_code == 2:
             raise UserError(f"job {job}: {reason}")
         raise StepFailed(f"job {job}: {reason}")
@@ -149,6 +164,16 @@ class JobServer:
         raise StepFailed(
             f"{self._client.get_address()} no longer answers ({first_line(error)}); the job {job} may still be running"
         ) from error
+
+
+def _reason(info: Any, log: str) -> str:
+    """Why a job failed: what its command says, or else what Ray says of the command."""
+    errors = [line for line in log.splitlines() if line.startswith(("error: ", "failed: "))]
+    if errors:
+        return errors[-1].partition(": ")[2]
+    if info.driver_exit_code == KILLED:
+        return f"its driver was killed (exit code {KILLED}), perhaps for lack of memory"
+    return first_line(info.message or "it gives no reason").partition(LAST_LOGS)[0]
 
 
 def url_of(address: str) -> str:
@@ -184,9 +209,21 @@ def check_answers(address: str) -> None:
             return  # Ray's client has certificates of its own, and decides
         raise UserError(
             f"--address {address}: does not answer ({reason}); is the cluster up, and is this its port?"
+            f"{_proxy(address)}"
         ) from None
     if not isinstance(answer, dict) or "ray_version" not in answer:
-        raise UserError(f"--address {address}: answers, but is no job server of Ray's (its port is 8265 by default)")
+        raise UserError(
+            f"--address {address}: answers, but is no job server of Ray's (its port is 8265 by default)"
+            f"{_proxy(address)}"
+        )
+
+
+def _proxy(address: str) -> str:
+    """Words for the end of an error where a proxy was asked in an address's place, as Ray's client would."""
+    url = urllib.parse.urlsplit(address)
+    if url.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(url.netloc):
+        return ""
+    return f" It was asked through the proxy in {url.scheme}_proxy; without it: export no_proxy={url.hostname}"
 
 
 def _client(address: str) -> Any:

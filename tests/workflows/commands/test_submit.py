@@ -24,6 +24,7 @@ from workflows.commands import run, submit
 from workflows.distributed import cluster as clusters
 from workflows.distributed import job_package
 from workflows.distributed.job_server import JobServer
+from workflows.stages import experiments
 
 
 @pytest.fixture
@@ -83,6 +84,24 @@ def test_an_address_that_is_none(place: Place, capsys: pytest.CaptureFixture[str
     assert out == ""
     assert err.startswith(f"error: {says}")
     assert err.count("\n") == 1
+
+
+def test_a_proxy_that_stands_before_an_address_is_named(
+    place: Place, answering: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked at the address itself; a password in the proxy's is not said."""
+    proxy = answering(502, "no").removeprefix("http://")
+    for answer in (proxy, f"me:swordfish@{NOBODY.removeprefix('http://')}"):
+        monkeypatch.setenv("http_proxy", f"http://{answer}")
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        assert submitted(place, address="http://127.0.0.1:8265") == 2
+        said = capsys.readouterr().err
+        assert said.endswith(" It was asked through the proxy in http_proxy; without it: export no_proxy=127.0.0.1\n")
+        assert "swordfish" not in said
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert submitted(place, address=NOBODY) == 2
+        assert "proxy" not in capsys.readouterr().err
 
 
 def test_a_password_in_an_address_is_not_repeated(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,9 +302,13 @@ def test_a_job_names_the_config_as_its_user_does(place: Place, packages: list[tu
 @pytest.mark.parametrize(
     ("store", "tune", "report"),
     [
-        ("", False, "the report, on the cluster: {runs}/tiny/report.html"),
-        ("", True, "the report, on the cluster: {runs}/tiny/tune.html"),
-        ("s3://bucket", False, "the report: python -m workflows --store s3://bucket report {config}"),
+        ("", False, "the report, on the cluster: {run}/report.html"),
+        ("", True, "the report, on the cluster: {run}/tune.html"),
+        (
+            "s3://bucket",
+            False,
+            "the report: python -m workflows --store s3://bucket report {config} --set 'evaluate.measures=[RR@10]'",
+        ),
     ],
 )
 def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
@@ -296,11 +319,30 @@ def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
     profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
     words = ["--store", store or place.where, "--runs", str(place.runs), "submit", str(place.config)]
     words += ["--address", NOBODY, "--cluster", str(profile), *(["--tune"] if tune else [])]
-    assert tiny.main(words) == 0
+    assert tiny.main([*words, "--set", "evaluate.measures=[RR@10]"]) == 0
     said = capsys.readouterr().out.splitlines()
     job = served.jobs[0].submission_id
     assert said[0] == "a line of its log"
-    assert said[-1] == f"job {job}: done in 2.0 s; {report.format(runs=place.runs, config=place.config)}"
+    run = experiments.read(place.config, ["evaluate.measures=[RR@10]"], place.runs).run
+    assert said[-1] == f"job {job}: done in 2.0 s; {report.format(run=run, config=place.config)}"
+
+
+def test_a_repeated_command_says_that_another_was_sent(
+    place: Place, served: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submitted(place, "--no-wait") == 0
+    capsys.readouterr()
+    assert submitted(place, "--no-wait") == 0
+    job = served.jobs[0].submission_id
+    running = f"job {job} is running already; Ray's dashboard: {NOBODY}\n"
+    assert capsys.readouterr().err == running
+    tiny.write(place.config, {**read_yaml(place.config), "k": 21})
+    assert submitted(place, "--no-wait") == 0
+    assert capsys.readouterr().err == (
+        f"{running}note: it was sent with other code or settings; to send these, stop it and repeat the command: "
+        f"ray job stop --address {NOBODY} {job}\n"
+    )
+    assert len(served.jobs) == 1
 
 
 def test_ctrl_c_stops_following_and_says_how_to_follow_again(

@@ -10,35 +10,58 @@ import pytest
 from components.config import UserError
 from tests.support.jobs import Client, Status
 from workflows.distributed import job_server, nodes
-from workflows.distributed.job_server import JobServer
+from workflows.distributed.job_server import JobServer, Sent
 from workflows.store.dag import StepFailed
 
 
-def sent(client: Client, folder: Path, command: str = "python x", *, install: bool = False) -> tuple[str, bool]:
-    return JobServer(client).send("a run", command, folder, install=install)
+def sent(
+    client: Client, folder: Path, command: str = "python x", *, name: str = "a run", install: bool = False,
+    wait_seconds: float = 0.0,
+) -> Sent:  # fmt: skip
+    return JobServer(client).send(
+        name, f"{command} --known-as y", folder, purpose=command, install=install, wait_seconds=wait_seconds
+    )
 
 
 def test_the_same_command_again_follows_the_same_job(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("1")
     client = Client()
-    first, found = sent(client, tmp_path)
-    assert first.startswith("a-run-")
-    assert not found
-    assert sent(client, tmp_path) == (first, True)
-    assert sent(client, tmp_path, "python y")[1] is False  # another command
-    (tmp_path / "code.py").write_text("2")
-    assert sent(client, tmp_path)[1] is False  # other code
-    (tmp_path / "code.py").write_text("1")
+    first = sent(client, tmp_path)
+    assert first.job.startswith("a-run-")
+    assert not first.running
+    assert sent(client, tmp_path) == Sent(first.job, running=True)
+    assert not sent(client, tmp_path, "python y").running  # another command
     client.jobs[0].status = Status("FAILED")
-    again, found = sent(client, tmp_path)  # it is over: another job resumes the run
-    assert again != first
-    assert not found
+    again = sent(client, tmp_path)  # it is over: another job resumes the run
+    assert again.job != first.job
+    assert not again.running
+
+
+def test_other_code_follows_the_job_that_does_the_work(tmp_path: Path) -> None:
+    """A second one would do it again; what runs is said to be another. The very same job is preferred."""
+    (tmp_path / "code.py").write_text("1")
+    client = Client()
+    first = sent(client, tmp_path)
+    (tmp_path / "code.py").write_text("2")
+    assert sent(client, tmp_path) == Sent(first.job, running=True, changed=True)
+    other = JobServer(client).send("a run", "python x --known-as y", tmp_path, purpose="another", install=False)
+    assert not other.running
+    assert sent(client, tmp_path) == Sent(other.job, running=True)
+    client.jobs[0].metadata = client.jobs[1].metadata = None  # not ours
+    assert not sent(client, tmp_path).running
+
+
+@pytest.mark.parametrize(("name", "called"), [("中文", "run"), ("中文-1", "1"), ("a run", "a-run"), (".x", ".x")])
+def test_a_job_is_called_as_its_run_is_where_ray_has_the_letters(tmp_path: Path, name: str, called: str) -> None:
+    """A dash at its beginning would make it an option of Ray's own commands."""
+    assert sent(Client(), tmp_path, name=name).job.rpartition("-")[0] == called
 
 
 def test_the_lock_is_installed_where_that_is_asked_for(tmp_path: Path) -> None:
     client = Client()
     sent(client, tmp_path)
     assert client.sent["runtime_env"].keys() == {"working_dir", "env_vars"}
+    client.jobs.clear()
     sent(client, tmp_path, install=True)
     assert f"ray=={nodes.locked_versions()['ray']}" in client.sent["runtime_env"]["pip"]["packages"]
     assert len(client.sent["runtime_env"]["pip"]["packages"]) == len(nodes.locked_versions())
@@ -56,9 +79,9 @@ def test_a_head_that_is_still_starting_is_asked_again(
     """Ray answers 500 for as long as the head's node has no agent; one line says so, and what may be the cause."""
     monkeypatch.setattr(job_server.time, "sleep", lambda seconds: None)
     client = Client(refusals=3)
-    job, found = JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=600)
-    assert [one.submission_id for one in client.jobs] == [job]
-    assert not found
+    job = sent(client, tmp_path, wait_seconds=600)
+    assert [one.submission_id for one in client.jobs] == [job.job]
+    assert not job.running
     assert capsys.readouterr().err == (
         f"the cluster's head cannot start jobs yet; trying for 600 s (wait_seconds in the profile). {WHY}\n"
     )
@@ -67,7 +90,7 @@ def test_a_head_that_is_still_starting_is_asked_again(
 def test_a_head_that_never_gets_an_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     client = Client(refusals=10**6)
     with pytest.raises(StepFailed) as failed:
-        JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=0)
+        sent(client, tmp_path)
     assert str(failed.value) == (
         f"the cluster did not accept the job: its head has no agent that could start it. {WHY}"
     )
@@ -83,7 +106,7 @@ def test_another_refusal_ends_the_command_at_once(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(client, "submit_job", refused)
     with pytest.raises(StepFailed, match=r"^the cluster did not accept the job: Request failed .* 400: bad$"):
-        JobServer(client).send("a run", "python x", tmp_path, install=False, wait_seconds=600)
+        sent(client, tmp_path, wait_seconds=600)
 
 
 async def quick(seconds: float) -> None:
@@ -119,6 +142,11 @@ def test_a_job_server_that_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         ({"status": "FAILED", "message": "The actor died.\nLong story"}, ["half a l"], StepFailed,
          "job x: The actor died."),
         ({"status": "FAILED"}, [], StepFailed, "job x: it gives no reason"),
+        ({"status": "FAILED", "driver_exit_code": 3,
+          "message": "Job failed with exit code 3, last available logs (truncated to 20,000 chars):\na line"},
+         ["a line"], StepFailed, "job x: Job failed with exit code 3"),
+        ({"status": "FAILED", "driver_exit_code": 137, "message": "Job failed with exit code 137. No logs available."},
+         ["a line"], StepFailed, "job x: its driver was killed (exit code 137), perhaps for lack of memory"),
     ],
 )  # fmt: skip
 def test_how_a_job_ended_is_how_the_command_ends(
