@@ -8,14 +8,14 @@ from pathlib import Path
 
 from components.config import UserError
 from components.yaml_files import read_text
-from workflows.commands.opening import add_cluster, add_config, store_root
+from workflows.commands.opening import add_cluster, add_config, check_places, opened, store_root
 from workflows.distributed import cluster as clusters
 from workflows.distributed.cluster import cores
 from workflows.program import located
-from workflows.report.run_folder import at_work
+from workflows.report.run_folder import RunFolder, at_work
 from workflows.serving import running
 from workflows.serving.running import TOKEN
-from workflows.store.needed import NotMade
+from workflows.store.needed import finished
 
 PORT = 8000
 TOKEN_CHARACTERS = 16
@@ -66,9 +66,9 @@ def call(arguments: argparse.Namespace) -> None:
     checked = served.check()
     port = free_port(arguments.host, arguments.port)
     file = (arguments.marks or checked.folder / marks.FILE).absolute()
+    if arguments.marks is None and not checked.folder.is_dir():  # it was made with other --runs
+        _make_folder(arguments)
     if not file.parent.is_dir():
-        if arguments.marks is None:
-            raise NotMade(f"the run {checked.folder.name!r} was not begun; run it first")
         raise UserError(f"--marks: {file.parent} is no folder")
     marks.Marks(file)
     cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
@@ -89,6 +89,16 @@ def call(arguments: argparse.Namespace) -> None:
     with at_work(checked.folder), announced:
         run(service, cluster, ready)
     print("Stopped.", flush=True)
+
+
+def _make_folder(arguments: argparse.Namespace) -> None:
+    """Make a finished run's folder, which the store does not have; NotMade where it is not finished."""
+    experiment, store = opened(arguments)
+    finished(store, experiment.outcome.results)
+    check_places(arguments, experiment, store, ())
+    folder = RunFolder(experiment, store)
+    folder.write_plan()
+    folder.link()
 
 
 def _token(file: Path | None) -> str | None:

@@ -159,7 +159,22 @@ def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp
             assert place("serve", "--cluster", "cluster/laptop.yaml", *words) == 2
             assert said()[1].startswith(f"error: {says}")
     assert place("serve", "--set", "evaluate.measures=[RR@10]") == 2  # its systems are there, by other runs
-    assert re.match(r"error: the run 'tiny-[0-9a-f]{6}' was not begun; run it first: .* run ", said()[1])
+    assert re.match(r"error: the step 'results' is not done; run it first: .* run ", said()[1])
+
+
+def test_a_finished_run_without_a_folder_is_served(
+    place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder is made, and the marks lie there."""
+    opened: list[Service] = []
+    monkeypatch.setattr(deployment, "run", lambda service, cluster, ready: opened.append(service))
+    folder = tmp_path / "runs" / "tiny"
+    words = place.words("serve", "--port", "0")
+    words[words.index("--runs") + 1] = str(folder.parent)
+    assert tiny.main(words) == 0, said()
+    assert opened[0].marks == folder / "marks.jsonl"
+    assert (folder / "config.yaml").read_text() == (place.runs / "tiny" / "config.yaml").read_text()
+    assert any(one.is_symlink() for one in folder.iterdir())
 
 
 def test_a_cluster_that_serves_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
