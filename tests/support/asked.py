@@ -32,9 +32,10 @@ class Said(NamedTuple):
 
 async def request(
     application: Application, method: str, path: str, *, body: bytes = b"", headers: dict[str, str] | None = None,
-    said_length: bool = True,
+    said_length: bool = True, gone: asyncio.Event | None = None, whole: bool = True,
 ) -> Said:  # fmt: skip
-    """One request; with `said_length` its head says how long its body is."""
+    """One request; with `said_length` its head says how long its body is. The client hangs up when it is `gone`, and
+    where its body is not `whole` says that there is more of it."""
     where, _, query = path.partition("?")
     length = {"content-length": str(len(body))} if said_length else {}
     named = {"host": "localhost:8000", "content-type": "application/json", **length, **(headers or {})}
@@ -46,10 +47,12 @@ async def request(
     }  # fmt: skip
     parts = [body[at : at + 65_536] for at in range(0, len(body), 65_536)] or [b""]
     coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    coming[-1]["more_body"] = False
+    coming[-1]["more_body"] = not whole
     sent: list[Any] = []
 
     async def receive() -> Any:
+        if not coming:
+            await (gone or asyncio.Event()).wait()
         return coming.pop(0) if coming else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import re
@@ -31,7 +32,8 @@ HEADERS = [
                                  b"base-uri 'none'"),
 ]  # fmt: skip
 
-
+GONE = 499
+"""The status, in the metrics, of a client that hangs up before its answer begins: no error of the service's."""
 LENGTH = re.compile("[0-9]{1,20}")
 """A length as a head may say it."""
 TOO_LARGE = f"the request is too large; accepted: {BODY_BYTES:,} bytes"
@@ -52,7 +54,13 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, limited, gone = time.perf_counter(), 500, _limited(receive), False
+
+        async def receiving() -> Message:
+            nonlocal gone
+            message = await limited()
+            gone = gone or message["type"] == "http.disconnect"
+            return message
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -64,12 +72,15 @@ class Gate:
         try:
             refused = self._refused(scope, Headers(scope=scope))
             if refused is None:
-                await self._application(scope, _limited(receive), sending)
+                await self._application(scope, receiving, sending)
             else:
                 await refused(scope, receive, sending)
+        except asyncio.CancelledError:  # so Ray Serve tells it
+            gone = True
+            raise
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.answered(path, status, time.perf_counter() - began)
+            self._metrics.answered(path, GONE if gone else status, time.perf_counter() - began)
 
     def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
         if self._loopback and not _asks_loopback(headers.get("host", "")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -14,7 +16,7 @@ from starlette.requests import Request
 from components.config import UserError, mistake
 from workflows import ROOT
 from workflows.report.page import templates
-from workflows.serving.access import Application, Gate
+from workflows.serving.access import GONE, Application, Gate
 from workflows.serving.answering import Answering, Unknown
 from workflows.serving.marks import Marks
 from workflows.serving.metrics import FORMAT
@@ -47,9 +49,9 @@ def application(
         return answering.described()
 
     @app.post("/search", response_model=Answer)
-    async def search(question: Question) -> Response:
+    async def search(request: Request, question: Question) -> Response:
         """The documents that one or more queries find, best first."""
-        return _json(await answering.answer(question))
+        return await _awaited(request, answering.answer(question))
 
     @app.get("/search", response_model=Answer)
     async def search_one(request: Request, asked: Annotated[Asked, InAddress()]) -> Response:
@@ -57,7 +59,8 @@ def application(
         names = [name for name, _ in request.query_params.multi_items()]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{twice}: given twice; accepted: once (POST takes several queries)")
-        return _json(await answering.answer(Question(queries=[asked.q], k=asked.k, system=asked.system)))
+        question = Question(queries=[asked.q], k=asked.k, system=asked.system)
+        return await _awaited(request, answering.answer(question))
 
     @app.get("/marks")
     async def marked() -> list[Mark]:
@@ -131,6 +134,23 @@ def _tell_errors(app: FastAPI) -> None:
         where = f"{error.filename}: " if error.filename else ""
         detail = f"{where}{error.strerror or error}: what the service reads is gone; start it again"
         return JSONResponse({"detail": detail}, 500)
+
+
+async def _awaited(request: Request, answer: Coroutine[Any, Any, Answer]) -> Response:
+    """An answer, which is given up when its client hangs up."""
+    answering, gone = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
+        return _json(answering.result()) if answering.done() else Response(status_code=GONE)
+    finally:
+        answering.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Wait until a request's client hangs up; its body was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _json(answer: Answer) -> Response:

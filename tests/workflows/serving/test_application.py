@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
-from workflows.serving.access import Application
+from workflows.serving.access import GONE, Application
 from workflows.serving.answering import TOGETHER, Answering, Asked
 from workflows.serving.application import application
 from workflows.serving.marks import Marks
@@ -248,6 +248,49 @@ def test_questions_that_come_during_a_search_are_answered_together_and_as_if_alo
     for text, answer in zip(texts, answers, strict=True):
         (single,) = answering.together([Asked(Question(queries=[text], k=3, system="near"), 0.0)])
         assert answer.results == single.results
+
+
+def test_nothing_is_searched_for_a_client_that_is_gone(service: Made) -> None:
+    """It is counted as one, and is no error; neither is one that Ray Serve cancels."""
+    lists, go, alone = service.near, threading.Event(), service.near.encode
+
+    def held(texts: Any) -> Any:
+        go.wait(10)
+        return alone(texts)
+
+    lists.encode = held  # type: ignore[method-assign]
+
+    async def ask() -> list[Any]:
+        gone = asyncio.Event()
+        first = asyncio.create_task(request(service.application, "GET", "/search?q=first"))
+        await asyncio.sleep(0.05)
+        others = [request(service.application, "GET", "/search?q=other", gone=gone) for _ in range(3)]
+        tasks = [asyncio.create_task(one) for one in others]
+        await asyncio.sleep(0.05)
+        gone.set()
+        await asyncio.wait(tasks)
+        cancelled = asyncio.create_task(request(service.application, "GET", "/search?q=cancelled"))
+        await asyncio.sleep(0.05)
+        cancelled.cancel()
+        await asyncio.wait((cancelled,))
+        go.set()
+        return [(await first).status, *(task.result().status for task in tasks)]
+
+    assert asyncio.run(ask()) == [200, GONE, GONE, GONE]
+    assert lists.asked == [["first"]]
+    said = get(service.application, "/metrics").body.decode()
+    assert 'sparring_requests_total{path="/search",status="499"} 4.0' in said
+    assert "sparring_errors_total 0.0" in said
+
+
+def test_a_client_that_hangs_up_within_its_body(service: Made) -> None:
+    async def ask() -> None:
+        gone = asyncio.Event()
+        gone.set()
+        await request(service.application, "POST", "/search", body=b"{", gone=gone, whole=False)
+
+    asyncio.run(ask())
+    assert 'status="499"} 1.0' in get(service.application, "/metrics").body.decode()
 
 
 def test_a_search_that_fails_is_an_error_of_the_service_alone(service: Made) -> None:
