@@ -91,15 +91,22 @@ def locate_model(model: str) -> str:
         if not (folder / "config.json").exists():
             raise UserError(f"model: {model}: the package has no model in {folder}")
         return str(folder)
+    if not is_directory(model):
+        return model
     path = Path(model).expanduser()
-    if path.exists():
-        # A retriever with two towers has its config.json files in folders of their own.
-        if not any((path / name).exists() for name in ("config.json", MODULES)):
-            raise UserError(f"model: {model}: the directory has no config.json")
-        return str(path.absolute())
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+    if not path.exists():
         raise UserError(f"model: {model}: there is no such directory")
-    return model
+    # A retriever with two towers has its config.json files in folders of their own.
+    if not any((path / name).exists() for name in ("config.json", MODULES)):
+        raise UserError(f"model: {model}: the directory has no config.json")
+    return str(path.absolute())
+
+
+def is_directory(model: str) -> bool:
+    """Whether a model is named by a directory, which need not be there, and not by a package or an id of the hub."""
+    if model.startswith("package:"):
+        return False
+    return Path(model).expanduser().exists() or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 class DualEncoderConfig(Adaptable):

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from components.config import Config, UserError
+from components.models.configs import Pretrained, is_directory
 from workflows import ROOT
 from workflows.commands.opening import add_cluster, add_config
 from workflows.distributed import cluster as clusters
@@ -50,8 +51,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment = experiments.read(arguments.config, arguments.assignments, runs)
     cluster = joining(arguments.cluster)
     if (relative := _relative(experiment)) is not None:
-        print(f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data that the "
-              "store does not have yet is read at an absolute path, or in $SPARRING_DATA", file=sys.stderr)  # fmt: skip
+        print(f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data and "
+              "models that the store does not have yet are read at absolute paths, data also in $SPARRING_DATA",
+              file=sys.stderr)  # fmt: skip
     sets = [word for assignment in arguments.assignments for word in ("--set", assignment)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -93,17 +95,23 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _relative(experiment: Experiment) -> str | None:
-    """A file that a step reads by a path which means another place on the cluster."""
+    """A file or a model that a step reads by a path which means another place on the cluster."""
     for node in graph(experiment.wanted):
         for value in (one for one in node.inputs.values() if isinstance(one, Config)):
-            try:
-                found = [str(path) for path in value.files().values()]
-            except UserError:  # it is not here
-                found = value.missing()
-            for name in found:
+            for name in _read(value):
                 if not Path(name).is_absolute():
                     return name
     return None
+
+
+def _read(config: Config) -> list[str]:
+    """What a step with this config reads outside the store, as the config names it."""
+    if isinstance(config, Pretrained):  # whose files lie where its name leads from here
+        return [config.model] if is_directory(config.model) else []
+    try:
+        return [str(path) for path in config.files().values()]
+    except UserError:  # it is not here
+        return config.missing()
 
 
 def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:

@@ -17,6 +17,7 @@ from components.compute.processor import machine, release_memory
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
+from components.models.configs import Pretrained, locate_model
 from components.sources.base import Source, sought
 from components.yaml_files import yaml_line
 from workflows.program import without_passwords
@@ -117,10 +118,17 @@ def resolve_inputs(value: Any, store: Store) -> Any:
 
 
 def check_present(nodes: Iterable[Step]) -> None:
-    """UserError if a file outside the store, or a package, is not there that a step to be run reads."""
+    """UserError if a file outside the store, a package, or a model's directory, is not there that a step to be run
+    reads."""
     for node in nodes:
         if missing := missing_for(node):
             raise UserError(f"{node.label}: {sought(missing)}")
+        for value in node.inputs.values():
+            if isinstance(value, Pretrained):
+                try:
+                    locate_model(value.model)
+                except UserError as error:
+                    raise mistake(node, error) from None
 
 
 def missing_for(node: Step) -> list[str]:

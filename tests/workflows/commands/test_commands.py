@@ -63,6 +63,13 @@ def test_a_source_that_is_missing_is_named_before_anything_is_written(
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
+def test_a_model_that_is_missing_is_named_before_anything_is_written(beir: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, tmp_path / "nowhere"))
+    assert place("run") == 2
+    assert said()[1] == f"error: start retriever: model: {tmp_path / 'nowhere'}: there is no such directory\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
 def test_plan_says_that_a_model_is_nowhere(beir: Path, tmp_path: Path, said: Said) -> None:
     assert tiny.place(tmp_path, tiny.dpr(beir, Path("someone/no-such-model")))("plan") == 0
     assert said()[0].splitlines()[-1].startswith("model missing: someone/no-such-model: neither a folder nor in ")

@@ -266,6 +266,21 @@ def test_data_at_a_relative_path_is_named(
     assert capsys.readouterr().err.startswith(f"note: {relative}/corpus.jsonl: the job looks for it in its own folder")
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_a_model_at_a_relative_path_is_named(
+    place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], encoder: Path,
+    here: bool,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(encoder.parent)
+    relative = encoder.name if here else "./nowhere"
+    assert submitted(place, "--no-wait", "--set", f"retriever.model={relative}") == 0
+    assert capsys.readouterr().err.startswith(f"note: {relative}: the job looks for it in its own folder")
+    for known in (encoder, "package:nowhere", "someone/nowhere"):
+        served.jobs.clear()
+        assert submitted(place, "--no-wait", "--set", f"retriever.model={known}") == 0
+        assert capsys.readouterr().err.startswith("job ")
+
+
 @pytest.fixture
 def packages(served: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], Any]]:
     """The words of each job that is sent, and the profile in its package."""
