@@ -34,6 +34,8 @@ def call(arguments: argparse.Namespace) -> None:
     """Print a line for each check; UserError where something that is needed is missing."""
     fine, store = True, store_root(arguments)
     checks: dict[str, Callable[[], str]] = {**CHECKS, "disk": partial(_disk, store)}
+    if "://" in store:
+        checks["store"] = partial(_bucket, store)
     for name, check in checks.items():
         try:
             print(f"  ok   {name}: {check()}")
@@ -122,6 +124,11 @@ def _disk(store: str) -> str:
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free at {place}; {MOVED}")
     return f"{free:.1f} GiB free at {place}"
+
+
+def _bucket(store: str) -> str:
+    s3.check_access(s3.local_path(store))
+    return f"{store} answers"
 
 
 CHECKS: dict[str, Callable[[], str]] = {

@@ -372,6 +372,20 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
     assert f"{tmp_path} cannot be written to (Read-only file system); move it: " in said()[0]
 
 
+def test_doctor_asks_for_the_bucket_of_a_store(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_bucket(*_: Any, Bucket: str) -> None:
+        raise FileNotFoundError(Bucket)
+
+    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path))
+    monkeypatch.setattr("workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=no_bucket))
+    assert main(["--store", "s3://nowhere/x", "doctor"]) == 2
+    assert "  MISSING store: --store s3://nowhere/x: there is no bucket nowhere\n" in said()[0]
+    monkeypatch.setattr("workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=lambda *_, Bucket: None))
+    assert main(["--store", "s3://bucket/x", "doctor"]) == 0
+    assert "  ok   store: s3://bucket/x answers\n" in said()[0]
+
+
 def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a living driver has started."""
     monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
