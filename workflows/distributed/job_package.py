@@ -28,10 +28,15 @@ PROFILE = f"{SENT}/cluster.yaml"
 
 def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str] = ()) -> str:
     """Fill a folder with all that a job needs; the experiment's place in it. UserError where an assignment names a file
-    that no job would have."""
+    that no job would have, or a file of the repository cannot be read."""
     _check_assignments(assignments, "--set")
     for name in CODE:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        try:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        except shutil.Error as error:
+            source, _, why = error.args[0][0]
+            raise UserError(f"{source}: cannot be read, and all of {name}/ is sent with a job ({why}); accepted: files "
+                            "and folders; remove it") from None  # fmt: skip
     write(folder / PROFILE, cluster.model_dump(mode="json"))
     return pack_experiment(config, folder)
 
@@ -104,6 +109,12 @@ def environment() -> dict[str, str]:
         "SPARRING_CODE": json.dumps(code_version()),
         CALLED_AS: program(),
     }
+
+
+def largest(folder: Path) -> str:
+    """The largest file that a job is sent, and its size."""
+    size, path = max((path.stat().st_size, path) for path in folder.rglob("*") if path.is_file())
+    return f"{path.relative_to(folder)} ({size / 2**20:,.0f} MiB)"
 
 
 def digest(folder: Path, words: list[str]) -> str:

@@ -30,6 +30,8 @@ KILLED = 137
 """The exit status of what SIGKILL has ended."""
 LAST_LOGS = ", last available logs"
 """What follows in Ray's message is the log that was followed."""
+TOO_LARGE = "status code 413"
+"""What Ray answers to a package that is larger than its job server takes."""
 NO_AGENT = "No available agent"
 """What Ray answers while the agent of the head's node is missing."""
 NO_AGENT_WHY = (
@@ -94,6 +96,12 @@ class JobServer:
             try:
                 return str(self._client.submit_job(**job))
             except RuntimeError as error:
+                if TOO_LARGE in str(error):
+                    sent = job_package.largest(Path(job["runtime_env"]["working_dir"]))
+                    raise UserError(
+                        f"the job server does not take a package of this size ({first_line(error)}); move the largest "
+                        f"file in it to another place: {sent}"
+                    ) from error
                 if NO_AGENT not in str(error):
                     raise StepFailed(f"the cluster did not accept the job: {first_line(error)}") from error
                 if time.monotonic() >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -60,6 +61,18 @@ def test_nothing_else_is_sent(place: Place, tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "folder"
     config = job_package.pack(place.config, Cluster(), folder)
     assert files(folder) == {*(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_cannot_be_sent_is_named(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    root = tmp_path / "root"
+    for name in job_package.CODE:
+        (root / name).mkdir(parents=True)
+    odd = root / "configs" / "odd"
+    odd.symlink_to("nowhere") if kind == "link" else os.mkfifo(odd)
+    monkeypatch.setattr(job_package, "ROOT", root)
+    with pytest.raises(UserError, match=f"^{odd}: cannot be read, and all of configs/ is sent with .*; remove it$"):
+        job_package.pack(place.config, Cluster(), tmp_path / "folder")
 
 
 def test_an_experiment_is_sent_whole(

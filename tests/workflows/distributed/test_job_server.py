@@ -109,6 +109,21 @@ def test_another_refusal_ends_the_command_at_once(tmp_path: Path, monkeypatch: p
         sent(client, tmp_path, wait_seconds=600)
 
 
+def test_a_package_that_is_too_large_names_its_largest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "code.py").write_text("1")
+    with (tmp_path / "configs" / "vectors.bin").open("wb") as file:
+        file.truncate(3 * 2**20)
+    client = Client()
+
+    def refused(**_: Any) -> str:
+        raise RuntimeError("Request failed with status code 413: Maximum request body size 9 exceeded.")
+
+    monkeypatch.setattr(client, "submit_job", refused)
+    with pytest.raises(UserError, match=r"not take a package of this size \(.* 413.*: configs/vectors\.bin \(3 MiB\)$"):
+        sent(client, tmp_path)
+
+
 async def quick(seconds: float) -> None:
     """A sleep that does not last."""
 
