@@ -72,7 +72,8 @@ def run_one(arguments: argparse.Namespace) -> None:
         expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
-        executed = run_steps(waiting, store, cluster, tracker, expected)
+        waits: list[float] = []
+        executed = run_steps(waiting, store, cluster, tracker, expected, on_waited=waits.append)
         folder.link()
         if arguments.until is not None:
             print(f"{arguments.until}: {store.location(wanted[0])}")
@@ -88,7 +89,7 @@ def run_one(arguments: argparse.Namespace) -> None:
     elif executed:  # otherwise another driver did it all
         steps, _ = timeline(folder.finished_steps(), executed)
         seconds = time.monotonic() - started
-        print(where(steps, seconds))
+        print(where(steps, seconds, sum(waits)))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
             print(f"      {how_far_off(expected.whole, seconds)}")
     print(f"\nreport: {folder.page}\ntry:    {_search(arguments)}")

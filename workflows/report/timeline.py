@@ -107,9 +107,9 @@ def _row(name: str, steps: list[Json], total: float) -> Json:
     }
 
 
-def where(steps: Sequence[Json], seconds: float) -> str:
-    """In plain text, where the time of the steps that ran just now went, of so many seconds in all; empty where none
-    ran.
+def where(steps: Sequence[Json], seconds: float, waited: float = 0.0) -> str:
+    """In plain text, where the time of the steps that ran just now went, of so many seconds in all, in some of which
+    other drivers were waited for; empty where none ran.
 
     The steps are those of a timeline. Of steps that ran at once each counts whole: the shares are then of their sum.
     """
@@ -118,9 +118,11 @@ def where(steps: Sequence[Json], seconds: float) -> str:
         return ""
     together, (_, busy) = sum(s["seconds"] for s in steps), course([(s["at"], s["seconds"]) for s in steps])
     between = max(0.0, seconds - busy)
-    whole = together + between
-    shares = [f"{WORDS[kind]} {sum(s['time'][kind] for s in steps) / whole:.0%}" for kind in KINDS]
-    lines = [f"time: {duration(seconds)}: {', '.join(shares)}, between steps {between / whole:.0%}"]
+    whole, for_others = together + between, min(waited, between)
+    spent = {kind: sum(s["time"][kind] for s in steps) for kind in KINDS}
+    spent["waiting"] += for_others
+    shares = [f"{WORDS[kind]} {time / whole:.0%}" for kind, time in spent.items()]
+    lines = [f"time: {duration(seconds)}: {', '.join(shares)}, between steps {(between - for_others) / whole:.0%}"]
     if together > busy + AT_ONCE:
         longest, labels = longest_chain(steps)
         lines += [

@@ -23,6 +23,7 @@ RunStep = Callable[[str, Step], bool]
 def run_steps(
     waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
     forecast: Forecast | None = None, *, later: Sequence[Step] = (),
+    on_waited: Callable[[float], object] = lambda seconds: None,
 ) -> set[str]:  # fmt: skip
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself. Those that read nothing but
     what lies outside, collections and pre-trained models, come before all others: what is wrong with the last of them
@@ -30,7 +31,8 @@ def run_steps(
 
     The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
     starts; steps that are running then are finished before the error is raised. What a step refuses, one of these or of
-    those that another call runs `later`, is an error as soon as it can be known.
+    those that another call runs `later`, is an error as soon as it can be known. `on_waited` gets the seconds of each
+    wait for another driver.
     """
     waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
@@ -40,14 +42,23 @@ def run_steps(
     with progress_view(forecast) as view:
 
         def run_step(title: str, node: Step) -> bool:
+            waiting_since: float | None = None
+
             def on_wait(holder: str) -> None:
+                nonlocal waiting_since
+                waiting_since = waiting_since or time.monotonic()
                 view.print(f"{title}: waiting for {holder}, which is running this step")
                 view.wait(title, holder)
+
+            def on_start() -> None:
+                if waiting_since is not None:
+                    on_waited(time.monotonic() - waiting_since)
+                view.start(title)
 
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
             with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
-                ours = execute(node, store, cluster, on_wait=on_wait, on_start=lambda: view.start(title))
+                ours = execute(node, store, cluster, on_wait=on_wait, on_start=on_start)
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
             if forecast is not None:

@@ -78,6 +78,9 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
         "      slowest: a train 45 s, a encode_documents 30 s, a encode_queries 10 s",
         "      share of this processor's matrix product speed that models reached: encoding 60%, training 25%",
     ]
+    waited = "computing 70%, files 5%, starting 10%, waiting {}, between steps {}"
+    for seconds, shares in ((4.0, ("9%", "6%")), (999.0, ("15%", "0%"))):  # for other drivers
+        assert where(steps, 100.0, seconds).splitlines()[0] == f"time: 1 min 40 s: {waited.format(*shares)}"
     assert where(steps[-1:], 1.0) == ""
     assert where(steps[2:3], 5.0).count("\n") == 0
     resumed = where(steps[2:4], 30.0)

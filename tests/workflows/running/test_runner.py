@@ -164,7 +164,7 @@ def test_inline_mode_runs_one_step_at_a_time() -> None:
 def test_a_step_that_another_driver_runs_is_shown_as_its_step(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What that driver has noted is left alone, and nothing is said to have been stopped."""
+    """What that driver has noted is left alone, and nothing is said to have been stopped; the wait is counted."""
     (node,) = texts("a")
     other = store.path(node)
     other.mkdir(parents=True)
@@ -181,7 +181,9 @@ def test_a_step_that_another_driver_runs_is_shown_as_its_step(
         yield lambda record: False
 
     monkeypatch.setattr(Store, "locked", held)
-    assert run_steps([node], store, Cluster(mode="inline")) == set()
+    waits: list[float] = []
+    assert run_steps([node], store, Cluster(mode="inline"), on_waited=waits.append) == set()
+    assert len(waits) == 1
     waits, done = capsys.readouterr().err.splitlines()
     assert waits == "[1/1] a: waiting for process 7 on vm, which is running this step"
     assert done.startswith("[1/1] a: done by another driver in ")
