@@ -16,7 +16,6 @@ from workflows.report.metrics import METRICS, metrics_of
 from workflows.report.page import REPORT
 from workflows.running.plan import plan_text
 from workflows.stages.experiments import CONFIG, FROM, Experiment, kept
-from workflows.stages.scale import SCALE
 from workflows.store.dag import Step, graph
 from workflows.store.store import Store
 
@@ -82,7 +81,7 @@ class RunFolder:
     def write_plan(self) -> None:
         """Write config.yaml and plan.txt as they are before the run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        config = yaml_text(self._config())
+        config = yaml_text(self._experiment.tree)
         (self.path / CONFIG).write_text(config)
         if self._experiment.file is not None:
             self._write_from(kept(self._experiment.file, self.path))
@@ -126,14 +125,10 @@ class RunFolder:
             return metrics
         return report.write(
             self.path, title=self._experiment.name, wanted=self._experiment.wanted, results=outcome.results,
-            systems=outcome.systems, store=self._store, executed=executed, config=self._config(), note=outcome.note,
-            examples=outcome.examples, costs=outcome.costs, expected=self._experiment.expected,
+            systems=outcome.systems, store=self._store, executed=executed, config=self._experiment.tree,
+            note=outcome.note, examples=outcome.examples, costs=outcome.costs, expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,
         )  # fmt: skip
-
-    def _config(self) -> Json:
-        scale = {SCALE: self._experiment.scale} if self._experiment.scale is not None else {}
-        return dict(self._experiment.config.model_dump(mode="json")) | scale
 
     def _computed(self, executed: Collection[str]) -> Json:
         """What metrics.json would say of the store as it is."""

@@ -59,6 +59,12 @@ class Experiment:
         """The steps that the whole graph leads to."""
         return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
 
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Its keys as a file has them that is this experiment: its config, and its scale."""
+        scale = {SCALE: self.scale} if self.scale is not None else {}
+        return dict(self.config.model_dump(mode="json")) | scale
+
 
 @cache
 def names() -> list[str]:

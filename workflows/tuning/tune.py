@@ -144,7 +144,7 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
         raise StepFailed(f"no trial is done: {reason}")
     table.error = error(tuned, best, store)
     table.save()
-    config = tuned.experiment(best.point).config.model_dump(mode="json")
+    config = tuned.experiment(best.point).tree
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
     whole = experiments.found_from(config, tuned.path, table.best_config.parent)
     path = report.write_best(table, whole, tuned.path, results_split=results_split, then=then(table.best_config))

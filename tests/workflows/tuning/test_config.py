@@ -122,6 +122,21 @@ def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Pat
     assert experiments.read(again, ["evaluate.split=test"], place.runs).config.data.hold_out == run.data.hold_out
 
 
+def test_the_best_config_has_its_tunings_scale(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    """So that what its training starts from, another experiment, is as small as in the trial."""
+    start = tiny.write(tmp_path / "start.yaml", {**tiny.dpr(beir, encoder), "small": {"train.updates": 2}})
+    section = {"measure": "RR@10", "space": {"train.learning_rate": {"grid": [1e-2]}}}
+    asked = {**tiny.dpr(beir, encoder), "start_from": str(start), "small": {"train.batch": 2}, "tune": section}
+    place = tiny.place(tmp_path / "place", asked)
+    tuned = read_tuning(parser().parse_args([*place.words("tune"), "--set", "scale=small"]))
+    point = {"train.learning_rate": 1e-2}
+    table = tune._empty_table(tuned)
+    table.trials.append(Trial(0, point, point, "done", [0.5]))
+    best = experiments.read(tune._show(tuned, table, Store(place.store), str), [], place.runs)
+    assert best.scale == "small"
+    assert best.outcome.results.fingerprint == tuned.experiment(point).outcome.results.fingerprint
+
+
 def test_an_experiment_without_the_section_is_not_tuned(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
     place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
     assert place("tune") == 2
