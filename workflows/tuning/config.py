@@ -50,7 +50,7 @@ class Tuning(Config):
     """Dotted keys, as for `--set`, or names for several keys (`sets`), with the values that each may take."""
 
 
-SAME = re.compile(r"(evaluate|seeds|recipe|tune|data)(\..*)?")
+SAME = re.compile(r"(evaluate|answers|seeds|recipe|tune|data|scale|small)(\..*)?")
 """Keys that all trials have alike: with others they would be measured on other queries or documents, or by another
 measure."""
 
@@ -134,6 +134,7 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
         return tuned
     tuned.measure_steps(experiment)
     _check_measure(path, tuning, experiment.config.evaluate)
+    _check_split(path, tuning, experiment)
     _check_space(tuned)
     tuned.optuna()
     return tuned
@@ -167,6 +168,16 @@ def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
     if tuning.measure not in evaluate.measures:
         accepted = listing(evaluate.measures)
         raise UserError(f"{path}: tune.measure: {tuning.measure} is not measured; accepted: {accepted}")
+
+
+def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
+    """UserError where the systems learn from the queries that they would be measured by."""
+    rows = [row for row in experiment.outcome.systems if row.name in tuning.systems]
+    if tuning.split == "train" and any(row.learns_from("train") for row in rows):
+        raise UserError(
+            f"{path}: tune.split: 'train' is what is learnt from; accepted: another, such as dev, or one that "
+            "`data.hold_out` makes"
+        )
 
 
 def _check_space(tuned: TunedExperiment) -> None:

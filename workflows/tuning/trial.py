@@ -2,6 +2,7 @@
 
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -88,6 +89,13 @@ def _measure(tuned: TunedExperiment, steps: list[Step], store: Store) -> float:
     """The measure of a system: the mean over its seeds."""
     records = [store.record(node) for node in steps]
     return fmean(record["summary"]["measures"][tuned.tuning.measure] for record in records if record is not None)
+
+
+def measures(tuned: TunedExperiment, trial: Trial, store: Store) -> list[float]:
+    """The measures of the systems that a trial has reached, in their order, as far as the store has them."""
+    reached = tuned.measure_steps(tuned.experiment(trial.point))[: len(trial.measures)]
+    there = takewhile(lambda steps: all(store.is_done(node) for node in steps), reached)
+    return [_measure(tuned, steps, store) for steps in there]
 
 
 def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:

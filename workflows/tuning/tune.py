@@ -29,7 +29,7 @@ from workflows.tuning.sampler import Sampler
 from workflows.tuning.search_space import Point, points
 from workflows.tuning.session import run_trials
 from workflows.tuning.share import Share, concurrent_trials, machine_capacity
-from workflows.tuning.trial import error, run_shared_steps, run_trial
+from workflows.tuning.trial import error, measures, run_shared_steps, run_trial
 from workflows.tuning.trials import Trial, TrialTable
 
 SETTINGS = {
@@ -49,6 +49,7 @@ def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str
     tuned = read_tuning(arguments)
     table = _empty_table(tuned)
     table.resume()
+    _take_measures(tuned, table, store)
     draws = _add_known_trials(tuned, table)
     if draws or any(not trial.finished for trial in table.trials):
         cluster = read_cluster(arguments.cluster)
@@ -67,6 +68,17 @@ def _empty_table(tuned: TunedExperiment) -> TrialTable:
         folder=tuned.run, measure=tuning.measure, systems=tuning.systems, split=tuning.split, goal=tuning.goal,
         names=list(tuning.space), identity=tuned.identity,
     )  # fmt: skip
+
+
+def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> None:
+    """Take the measures of an earlier run's trials from the store; a trial that lacks one there waits again. Data may
+    have changed since `clean` removed it, and trials are compared on the same data."""
+    for trial in table.trials:
+        if trial.measures:
+            there = measures(tuned, trial, store)
+            if len(there) < len(trial.measures):
+                trial.state = "waiting"
+            trial.measures = there
 
 
 def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:

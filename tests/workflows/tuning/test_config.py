@@ -25,6 +25,8 @@ from workflows.tuning.monitor import Monitor
 from workflows.tuning.search_space import points
 from workflows.tuning.trials import Trial
 
+K1 = {"bm25.search.k1": {"grid": [0.9, 1.2]}}
+
 
 @pytest.mark.parametrize(
     ("options", "says"),
@@ -35,6 +37,7 @@ from workflows.tuning.trials import Trial
         ({"systems": ["retriever 2"]}, r"tune\.systems: there is no 'retriever 2'; accepted: 'BM25', 'start model', "),
         ({"systems": ["BM25", "BM25"]}, r"tune: systems: 'BM25' stands twice"),
         ({"split": "test"}, r"tune\.split: 'test' is for the results alone; .*accepted: another split, such as dev"),
+        ({"split": "train"}, r"tune\.split: 'train' is what is learnt from; accepted: another, such as dev, or one .*"),
         ({"trials": 0}, r"tune: trials: got 0; accepted: 1 or more"),
         ({"search": "grid"}, r"tune: search: got 'grid'; accepted: 'random' or 'optuna'"),
         ({"reduction_factor": 1}, r"tune: reduction_factor: got 1; accepted: 2 or more"),
@@ -56,6 +59,9 @@ from workflows.tuning.trials import Trial
          r"measure; accepted: keys of models, trainings and retrieval"),
         ({"space": {"size": {"grid": [2], "sets": ["rounds", "data.sample.dev"]}}},
          r"tune\.space\.size: data\.sample\.dev: trials are compared .*; accepted: keys of models, .*"),
+        ({"space": {"answers.depth": {"grid": [1, 2]}}}, r"tune\.space\.answers\.depth: answers\.depth: trials are .*"),
+        ({"space": {"scale": {"grid": [None, "small"]}}}, r"tune\.space\.scale: scale: trials are compared .*"),
+        ({"space": {"small": {"grid": [{}]}}}, r"tune\.space\.small: small: trials are compared .*"),
         ({"space": {"data.path": {"choice": ["one", "two"]}}}, r"tune\.space\.data\.path: data\.path: trials are .*"),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
@@ -71,6 +77,11 @@ def test_a_mistake_is_one_line(
     assert place("plan") == 2
     assert said()[1] == err
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_what_learns_nothing_may_be_measured_on_train(beir: Path, encoder: Path, tmp_path: Path) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder, systems=["BM25"], split="train", space=K1))
+    assert read_tuning(parser().parse_args(place.words("tune"))).tuning.split == "train"
 
 
 def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, tmp_path: Path) -> None:

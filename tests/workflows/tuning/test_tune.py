@@ -25,6 +25,7 @@ from workflows.stages import experiments
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning import share, tune
+from workflows.tuning.config import read_tuning
 from workflows.tuning.report import format_value
 
 pytestmark = pytest.mark.timeout(900)  # each trial is a process that imports torch: minutes on a busy machine
@@ -167,6 +168,26 @@ def test_what_another_tuning_stands_on_is_kept(halved: Place, tmp_path: Path, sa
     assert place("clean", "--whole") == 0
     assert kept >= set(records(place)) > set()
     assert len(records(place)) == len(kept & set(records(halved)))
+
+
+def test_a_trial_whose_measure_was_removed_runs_again(halved: Place, tmp_path: Path) -> None:
+    """Its data may be others since."""
+    place = halved.copy(tmp_path / "removed")
+    tuned, store, before = read_tuning(parser().parse_args(place.words("tune"))), Store(place.store), trials(halved)
+    table = tune._empty_table(tuned)
+    table.resume()
+    removed = tuned.measure_steps(tuned.experiment(table.trials[1].point))
+    store.remove(removed[1][0])
+    tune._take_measures(tuned, table, store)
+    assert [trial.state for trial in table.trials] == ["done", "waiting", "stopped", "stopped"]
+    assert [trial.measures for trial in table.trials] == [
+        one["measures"][: 1 if one["number"] == 1 else None] for one in before
+    ]  # fmt: skip
+    store.remove(removed[0][0])  # which trial 0 has too
+    tune._take_measures(tuned, table, store)
+    assert [(trial.state, len(trial.measures)) for trial in table.trials] == [
+        ("waiting", 0), ("waiting", 0), ("stopped", 1), ("stopped", 1),
+    ]  # fmt: skip
 
 
 def test_a_tuning_with_a_mistake_in_its_section_is_removed_all_the_same(
