@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from components.config import UserError, listing
-from components.models.capabilities import can_be_read
-from components.models.configs import Pretrained
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -21,7 +19,7 @@ from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import estimate_text
 from workflows.program import program
 from workflows.quantities import duration, size
-from workflows.running.executor import missing_for, source_changes
+from workflows.running.executor import missing_for, models_elsewhere, source_changes
 from workflows.running.plan import defaults_text, plan_text
 from workflows.running.refusals import Refusals
 from workflows.stages import experiments
@@ -31,6 +29,7 @@ from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import TunedExperiment, read_tuning
+from workflows.tuning.known import foreseen_steps, known_trials
 from workflows.tuning.search_space import Point, points
 
 
@@ -71,39 +70,37 @@ def call(arguments: argparse.Namespace) -> None:
     if profile is not None:
         profile.check()
         profile.check_track()
+    trials = [] if tuned is None else foreseen_steps(tuned)
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
-    waiting = pending(experiment.wanted, store)
+    waiting = pending([*experiment.wanted, *trials], store)
     missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for model in _models_elsewhere(waiting):
-        print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
+    for model in models_elsewhere(waiting):
+        print(f"model missing: {model}")
     if profile is not None:
         Refusals(waiting, store, profile).check(artifacts=False)
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
-    _say_changes(experiment, store)
+    own = graph(experiment.wanted)
+    _say_changes(own, store)
     if tuned is not None:
+        known = {node.fingerprint for node in own}
+        _say_changes([node for node in graph(trials) if node.fingerprint not in known], store, "`tune`")
         print(_tuning(tuned))
 
 
-def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
-    """The models that steps to be run begin from and that cannot be read here."""
-    begun = [value for node in waiting for value in node.inputs.values() if isinstance(value, Pretrained)]
-    return list(dict.fromkeys(one.model for one in begun if not can_be_read(one)))
-
-
-def _say_changes(experiment: Experiment, store: Store, of: str = "") -> None:
-    """Print what a finished step has read and is another now."""
-    for change in source_changes(graph(experiment.wanted), store):
-        print(f"{of}`run` stops here: {change}")
+def _say_changes(nodes: Iterable[Step], store: Store, by: str = "`run`") -> None:
+    """Print what a finished step has read and is another now, which a command stops by."""
+    for change in source_changes(nodes, store):
+        print(f"{by} stops here: {change}")
 
 
 def _tuning(tuned: TunedExperiment) -> str:
     """What `tune` would do, in a line."""
     tuning = tuned.tuning
-    drawn = len(_drawn(tuned))
+    drawn = len(_tried(tuned)) - tuning.baseline
     own = ", beside the config as it is" if tuning.baseline else ""
     return (
         f"this is the plan of `run`; `{program()} tune {tuned.path}` tries {drawn:,} points of {listing(tuning.space)}"
@@ -111,9 +108,11 @@ def _tuning(tuned: TunedExperiment) -> str:
     )
 
 
-def _drawn(tuned: TunedExperiment) -> list[Point]:
+def _tried(tuned: TunedExperiment) -> list[Point]:
     """The points that a tuning tries; others that cost as much where it is Optuna that draws them."""
-    return points(tuned.tuning.space, tuned.tuning.trials, tuned.tuning.seed)
+    tuning = tuned.tuning
+    others = points(tuning.space, tuning.trials, tuning.seed) if tuning.search == "optuna" else []
+    return [*(point for point, _ in known_trials(tuned)), *others]
 
 
 def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:
@@ -137,7 +136,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
             except UserError as error:
                 raise UserError(f"{path}: {error}") from None
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
-        _say_changes(experiment, store, f"{path}: ")
+        _say_changes(graph(experiment.wanted), store, f"{path}: `run`")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
 
@@ -148,9 +147,7 @@ def _estimate(
     """Print the estimate, of a tuning also that of its trials; UserError where the run cannot fit."""
     here = site(profile, store.root)
     here.check()
-    trials = [] if tuned is None else [tuned.experiment(point) for point in _drawn(tuned)]
-    if tuned is not None and tuned.tuning.baseline:
-        trials.append(tuned.experiment({}))
+    trials = [] if tuned is None else [tuned.experiment(point) for point in _tried(tuned)]
     measured = [] if tuned is None else [step for one in trials for steps in tuned.measure_steps(one) for step in steps]
     wanted = [*experiment.wanted, *measured]
     nodes = graph(wanted)
@@ -158,7 +155,7 @@ def _estimate(
     whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
     found = whole.of(graph(experiment.wanted))
     print(estimate_text(found))
-    _say_changes(experiment, store)
+    _say_changes(graph(experiment.wanted), store)
     if tuned is not None:
         tried = whole.of(graph(measured))
         steps = f"{len(tried.waiting):,} steps" + (" at most" if tuned.tuning.scheduler == "asha" else "")

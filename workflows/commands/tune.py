@@ -5,10 +5,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from components.config import UserError
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, check_places, opened
 from workflows.report.run_folder import RunFolder, at_work
-from workflows.running.executor import check_present, check_source_files
+from workflows.running.executor import check_present, check_source_files, models_elsewhere
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 
@@ -24,12 +25,17 @@ def call(arguments: argparse.Namespace) -> None:
     """Run the trials, then what the best one's config leads to."""
     from workflows.tuning import tune
     from workflows.tuning.config import read_tuning
+    from workflows.tuning.known import foreseen_steps
 
     experiment, store = opened(arguments)
-    check_source_files(graph(experiment.wanted), store)
-    check_places(arguments, experiment, store, graph(experiment.wanted))
-    read_tuning(arguments)  # so that nothing is written where there is a mistake
-    check_present(pending(experiment.wanted, store))
+    # What cannot be done in any trial is refused before anything is written.
+    wanted = [*experiment.wanted, *foreseen_steps(read_tuning(arguments))]
+    waiting = pending(wanted, store)
+    check_source_files(graph(wanted), store)
+    check_places(arguments, experiment, store, graph(wanted))
+    check_present(waiting)
+    if missing := models_elsewhere(waiting):
+        raise UserError(missing[0])
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
 
     def then(best: Path) -> str:

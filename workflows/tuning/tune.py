@@ -6,13 +6,11 @@ is in the store and in `trials.json`. So repeat the command to resume; `run` can
 """
 
 import argparse
-import contextlib
 import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from workflows.distributed.cluster import Cluster, read_cluster
 from workflows.distributed.nodes import check_nodes
@@ -24,9 +22,9 @@ from workflows.store.dag import StepFailed
 from workflows.store.store import Store
 from workflows.tuning import report
 from workflows.tuning.config import TunedExperiment, read_tuning
+from workflows.tuning.known import known_trials
 from workflows.tuning.monitor import Monitor
 from workflows.tuning.sampler import Sampler
-from workflows.tuning.search_space import Point, points
 from workflows.tuning.session import run_trials
 from workflows.tuning.share import Share, concurrent_trials, machine_capacity
 from workflows.tuning.trial import error, measures, run_shared_steps, run_trial
@@ -83,39 +81,14 @@ def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> N
 
 def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
     """Add the trials that are known beforehand to the table; how many more Optuna is to draw while others run."""
-    tuning = tuned.tuning
-    own = _own_values(tuned)
-    known: list[tuple[Point, dict[str, Any]]] = [({}, own)] if tuning.baseline else []
+    tuning, known = tuned.tuning, known_trials(tuned)
     if tuning.search == "random":
-        drawn = points(tuning.space, tuning.trials, tuning.seed)
-        known += [(point, point) for point in drawn if not (tuning.baseline and point == own)]
-        for point, _ in known:
-            tuned.measure_steps(tuned.experiment(point))  # a mistake in any point is an error before a trial runs
         del table.trials[len(known) :]
     for number, (point, values) in enumerate(known):
         if number >= len(table.trials):
             table.trials.append(Trial(number, point, values, artifacts=tuned.artifacts(point)))
     drawn_before = len(table.trials) - tuning.baseline
     return max(0, tuning.trials - drawn_before) if tuning.search == "optuna" else 0
-
-
-def _own_values(tuned: TunedExperiment) -> dict[str, Any]:
-    """The values in the config at the keys of the space, for those that are there; of several keys that a name sets,
-    where all have the same."""
-    tree, own = tuned.experiment({}).config.model_dump(mode="json"), {}
-    for name, values in tuned.tuning.space.items():
-        with contextlib.suppress(KeyError, IndexError, ValueError, TypeError):
-            first, *others = [_value(tree, key) for key in values.sets or [name]]
-            if all(other == first for other in others):
-                own[name] = first
-    return own
-
-
-def _value(tree: Any, key: str) -> Any:
-    """What lies at a dotted key."""
-    for part in key.split("."):
-        tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    return tree
 
 
 def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Cluster, draws: int) -> None:

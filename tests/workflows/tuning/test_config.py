@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ from tests.support import sources, tiny
 from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
 from workflows.__main__ import main, parser
+from workflows.distributed.cluster import Cluster
+from workflows.running.runner import run_steps
 from workflows.running.tracking import Tracker
 from workflows.stages import experiments
 from workflows.store.dag import graph
 from workflows.store.store import Store
 from workflows.tuning import tune
 from workflows.tuning.config import read_tuning
+from workflows.tuning.known import own_values
 from workflows.tuning.monitor import Monitor
 from workflows.tuning.search_space import points
 from workflows.tuning.trials import Trial
@@ -79,6 +83,39 @@ def test_a_mistake_is_one_line(
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
+MODEL = "retriever.model.model"
+
+
+@pytest.mark.parametrize("options", [{"space": {MODEL: {"grid": ["no/such"]}}},
+                                     {"space": {MODEL: {"choice": ["no/such"]}}, "search": "optuna"}])  # fmt: skip
+def test_a_model_that_only_a_trial_has_must_be_there(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, options: dict[str, Any]
+) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder, **options))
+    assert place("tune") == 2
+    told = "no/such: neither a folder nor in this machine's cache, and the hub does not give it"
+    assert said() == ("", f"error: {told}\n")
+    assert place("plan") == 0
+    assert f"model missing: {told}" in said()[0].splitlines()
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+def test_a_file_that_only_a_trial_has_must_be_as_it_was(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    other = shutil.copytree(encoder, tmp_path / "other")
+    options = {"space": {MODEL: {"grid": [str(other)]}}, "systems": ["start model"]}
+    place = tiny.place(tmp_path, tree(beir, encoder, **options))
+    tuned = read_tuning(parser().parse_args(place.words("tune")))
+    nodes = graph(one for seeds in tuned.measure_steps(tuned.experiment({MODEL: str(other)})) for one in seeds)
+    run_steps([node for node in nodes if node.label == "start retriever"], Store(place.store), Cluster(**tiny.INLINE))
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    said()
+    assert place("tune") == 2
+    err = said()[1]
+    assert re.fullmatch(r"error: .*other/config\.json: changed since the step 'start retriever' read it .*\n", err)
+    assert place("plan") == 0
+    assert f"`tune` stops here: {err.removeprefix('error: ')}" in said()[0]
+
+
 def test_what_learns_nothing_may_be_measured_on_train(beir: Path, encoder: Path, tmp_path: Path) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder, systems=["BM25"], split="train", space=K1))
     assert read_tuning(parser().parse_args(place.words("tune"))).tuning.split == "train"
@@ -108,6 +145,14 @@ def test_plan_says_what_is_tried(beir: Path, encoder: Path, tmp_path: Path, said
     tried = [tuned.experiment(point) for point in [{}, *points(tuned.tuning.space, 3, tuned.tuning.seed)]]
     steps = graph(one for trial in tried for seeds in tuned.measure_steps(trial) for one in seeds)
     assert f"`: 7 trials of {len(steps)} steps, those that they share counted once; " in line
+
+
+def test_a_point_that_is_the_config_as_it_is_is_no_other(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    place = tiny.place(tmp_path, tree(beir, encoder))  # its grid has both learning rates of the config
+    assert place("plan") == 0
+    assert f" tries 3 points of {WARM}, {GAME}, beside the config as it is, by " in said()[0]
+    assert place("plan", "--estimate", "--cluster", str(place.folder / "inline.yaml")) == 0
+    assert "`: 4 trials of " in said()[0]
 
 
 def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Path) -> None:
@@ -180,9 +225,9 @@ def test_a_name_has_the_configs_value_where_all_its_keys_have(beir: Path, encode
     }
     place = tiny.place(tmp_path, tree(beir, encoder, space=space))
     tuned = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=2e-3"]))
-    assert tune._own_values(tuned).keys() == {"size"}
+    assert own_values(tuned).keys() == {"size"}
     alike = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=1e-3"]))
-    assert tune._own_values(alike)["rate"] == 1e-3
+    assert own_values(alike)["rate"] == 1e-3
 
 
 def test_a_drawn_point_that_is_not_accepted_is_announced_like_others(
