@@ -15,8 +15,7 @@ from workflows.stages.experiments import Experiment, is_run
 from workflows.stages.results import Outcome
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
-from workflows.store.store import Store
-from workflows.tuning.config import tuning_of
+from workflows.store.store import Artifact, Store
 from workflows.tuning.trials import TrialTable
 
 
@@ -81,6 +80,9 @@ def call(arguments: argparse.Namespace) -> None:
         if not arguments.whole:
             return
         (experiment.run / PLAN).unlink(missing_ok=True)  # it uses nothing any more
+        if (table := TrialTable.read(experiment.run)) is not None:
+            table.forget_artifacts()
+            table.save()
         for link in experiment.run.glob("*"):
             if link.is_symlink():
                 link.unlink(missing_ok=True)
@@ -89,7 +91,7 @@ def call(arguments: argparse.Namespace) -> None:
 def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
     """Drop it, or say what would be dropped."""
     freed = 0
-    found = _own(arguments, experiment, store) if arguments.whole else superseded(experiment, store)
+    found = _own(experiment, store) if arguments.whole else superseded(experiment, store)
     for node, parts, count in found:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
@@ -125,22 +127,12 @@ def _names(experiment: Experiment) -> set[str]:
     return {node.name for node in graph(experiment.wanted)}
 
 
-def _of_trials(arguments: argparse.Namespace, experiment: Experiment) -> list[Step]:
-    """What the trials were measured by, where the experiment was tuned as its config now says; else none, as of a
-    section `tune` that has a mistake now."""
-    table = TrialTable.read(experiment.run)
-    if table is None or (tuned := tuning_of(table.identity, arguments)) is None:
-        return []
-    with suppress(UserError):
-        measured = [tuned.measure_steps(tuned.experiment(trial.point)) for trial in table.trials]
-        return [step for trial in measured for steps in trial for step in steps]
-    return []
-
-
-def _own(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
-    """The steps of a run, and of its tuning's trials, that have files and that no other run beside it uses; no parts of
-    them, for all, and their bytes. UserError where a driver is at work on one."""
-    nodes = graph([*experiment.wanted, *_of_trials(arguments, experiment)])
+def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact, list[str], int]]:
+    """The artifacts of a run, and of its tuning's trials of now and earlier, that have files and that no other run
+    beside it uses; no parts of them, for all, and their bytes. UserError where a driver is at work on one."""
+    table, names = TrialTable.read(experiment.run), _names(experiment)
+    tried = [] if table is None else [store.artifact(name) for name in table.artifacts if name not in names]
+    nodes: list[Step | Artifact] = [*graph(experiment.wanted), *tried]
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")

@@ -12,7 +12,7 @@ from workflows.store.dag import Step
 from workflows.store.needed import NotMade, finished
 from workflows.store.planner import pending
 from workflows.store.store import Store
-from workflows.tuning.config import tuning_of
+from workflows.tuning.config import is_another
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable
 
@@ -42,7 +42,7 @@ def call(arguments: argparse.Namespace) -> None:
         return
     trials = None if store.is_done(experiment.outcome.results) else TrialTable.read(experiment.run)
     if trials is not None:
-        if tuning_of(trials.identity, arguments) is None:
+        if is_another(trials.identity, arguments):
             print("of the config as it was then; `tune` begins anew:")
         print(format_table(trials))
         return

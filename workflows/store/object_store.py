@@ -1,7 +1,7 @@
 """A store on S3 (`s3://bucket/prefix`): each node caches the artifacts that it works with; the records are on S3."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from components.config import Damaged, UserError
 from components.files import nearest
 from workflows.store import leases, s3, transfer
 from workflows.store.dag import Step
-from workflows.store.store import ETAGS, RECORD, Store, among, is_made, read_record
+from workflows.store.store import ETAGS, RECORD, Named, Store, among, is_made, read_record
 
 
 def open_store(root: str | Path) -> Store:
@@ -40,17 +40,17 @@ class ObjectStore(Store):
         self._records: dict[Path, bytes | None] = {}
         self._leases: dict[str, Any] = {}
 
-    def location(self, node: Step) -> str:
+    def location(self, node: Named) -> str:
         return s3.url(self.path(node))
 
-    def record(self, node: Step) -> dict[str, Any] | None:
+    def record(self, node: Named) -> dict[str, Any] | None:
         path = self.path(node) / RECORD
         if path not in self._records:
             self.prefetch_records([node])
         body = self._records[path]
         return None if body is None else read_record(path, body, s3.url(path))
 
-    def prefetch_records(self, nodes: Iterable[Step], *, refresh: bool = False) -> None:
+    def prefetch_records(self, nodes: Iterable[Named], *, refresh: bool = False) -> None:
         paths = [self.path(node) / RECORD for node in nodes]
         unknown = [path for path in paths if refresh or self._records.get(path) is None]
         self._records |= dict.fromkeys(unknown) | s3.read_bodies(unknown)
@@ -58,17 +58,17 @@ class ObjectStore(Store):
     def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
         s3.in_parallel(lambda node: transfer.download(*(self.path(node) / part for part in parts or ("",))), nodes)
 
-    def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
+    def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         return s3.in_parallel(lambda node: sum(self._remote_sizes(node, list(parts)).values()), nodes)
 
-    def started(self, nodes: Iterable[Step]) -> set[str]:
+    def started(self, nodes: Iterable[Named]) -> set[str]:
         return s3.names(self.root)
 
-    def holders(self, nodes: Iterable[Step]) -> dict[str, str]:
+    def holders(self, nodes: Iterable[Named]) -> dict[str, str]:
         self._leases = leases.read_leases(self.root)
         return {node.name: self._leases[node.name]["holder"] for node in nodes if node.name in self._leases}
 
-    def progress(self, node: Step) -> dict[str, Any] | None:
+    def progress(self, node: Named) -> dict[str, Any] | None:
         return self._leases.get(node.name, {}).get("progress")
 
     def keep_config(self, run: str, tree: dict[str, Any]) -> None:
@@ -112,21 +112,21 @@ class ObjectStore(Store):
         except Damaged:
             return "", {}
 
-    def _write(self, node: Step, record: dict[str, Any]) -> None:
+    def _write(self, node: Named, record: dict[str, Any]) -> None:
         s3.put_json(self.path(node) / RECORD, record)
         self.prefetch_records([node], refresh=True)
 
-    def _delete(self, node: Step, parts: list[str]) -> int:
+    def _delete(self, node: Named, parts: list[str]) -> int:
         super()._delete(node, parts)
         sizes = self._remote_sizes(node, parts)
         s3.delete(self.path(node), sizes)
         return sum(sizes.values())
 
-    def _delete_record(self, node: Step) -> None:
+    def _delete_record(self, node: Named) -> None:
         s3.delete(self.path(node), [RECORD])
         self._records[self.path(node) / RECORD] = None
 
-    def _remote_sizes(self, node: Step, parts: list[str]) -> dict[str, int]:
+    def _remote_sizes(self, node: Named, parts: list[str]) -> dict[str, int]:
         """Sizes of an artifact's files on S3, or of those of some parts (glob patterns of its entries)."""
         return {
             name: about["size"] for name, about in s3.listing(self.path(node)).items()

@@ -6,14 +6,16 @@ An artifact is finished when its record is there; the record is written last.
 import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from components.config import Damaged, UserError
 from components.digests import digest
@@ -28,6 +30,8 @@ FAILURE = "failure.txt"
 LOCK = "lock"
 DIGESTS, ETAGS = "SHA256SUMS", "etags.json"
 """The digests of an artifact's files, as `sha256sum --check` takes them; on S3, the versions of its objects."""
+NAME = re.compile(r"\w+-[0-9a-f]{12}")
+"""Of an artifact's directory."""
 UNREADABLE = "cannot be read"
 NOT_MADE = {RECORD, FAILURE, LOCK, PROGRESS, DIGESTS, ETAGS, "ray"}
 """Entries of an artifact's directory that are not what its step has made."""
@@ -52,6 +56,23 @@ def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
     return record
 
 
+class Named(Protocol):
+    """What has a place in the store: a step, or an artifact that only its name is known of."""
+
+    @property
+    def name(self) -> str:
+        """The directory's name."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact whose step is not at hand."""
+
+    name: str
+    label: str
+    """What people call it."""
+
+
 class Store:
     """A store in a directory: `root/<function>-<12 hex>/` for each artifact, with its record."""
 
@@ -61,15 +82,15 @@ class Store:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
 
-    def path(self, node: Step) -> Path:
+    def path(self, node: Named) -> Path:
         """The artifact's directory on this node, whether it exists or not."""
         return self.root / node.name
 
-    def location(self, node: Step) -> str:
+    def location(self, node: Named) -> str:
         """Where the artifact is, for people: a path or an S3 URL."""
         return str(self.path(node))
 
-    def record(self, node: Step) -> dict[str, Any] | None:
+    def record(self, node: Named) -> dict[str, Any] | None:
         """The finished artifact's record, or None."""
         path = self.path(node) / RECORD
         try:
@@ -86,7 +107,7 @@ class Store:
         record = self.record(node)
         return record is not None and not record["dropped"]
 
-    def prefetch_records(self, nodes: Iterable[Step], *, refresh: bool = False) -> None:
+    def prefetch_records(self, nodes: Iterable[Named], *, refresh: bool = False) -> None:
         """Read the records that are not known yet, all at once; `refresh` reads known ones again.
 
         Nothing to do here: a store in a directory reads a record whenever it is asked for.
@@ -95,11 +116,11 @@ class Store:
     def fetch(self, nodes: Iterable[Step], *parts: str) -> None:
         """Make files of artifacts readable on this node: the named parts, or all. Nothing to do in a directory."""
 
-    def sizes(self, nodes: list[Step], *parts: str) -> list[int]:
+    def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
         """Bytes of each artifact, or of its parts (glob patterns)."""
         return [sum(map(_size, self._files(node, parts or ["*"]))) for node in nodes]
 
-    def started(self, nodes: Iterable[Step]) -> set[str]:
+    def started(self, nodes: Iterable[Named]) -> set[str]:
         """Names of the artifacts that have files, finished or not."""
 
         def has_files(path: Path) -> bool:
@@ -107,11 +128,11 @@ class Store:
 
         return {node.name for node in nodes if has_files(self.path(node))}
 
-    def holders(self, nodes: Iterable[Step]) -> dict[str, str]:
+    def holders(self, nodes: Iterable[Named]) -> dict[str, str]:
         """The drivers that are writing artifacts now, by the artifact's name."""
         return {node.name: holder for node in nodes if (holder := self._holder(node))}
 
-    def progress(self, node: Step) -> dict[str, Any] | None:
+    def progress(self, node: Named) -> dict[str, Any] | None:
         """The progress of a step that a driver is running, as of the last call of `holders`."""
         return read_progress(self.path(node))
 
@@ -132,13 +153,23 @@ class Store:
     def _config(self, run: str) -> Path:
         return self.root / ".configs" / f"{run}.json"
 
-    def drop(self, node: Step, parts: list[str]) -> int:
+    def drop(self, node: Named, parts: list[str]) -> int:
         """Delete parts (glob patterns) of a finished artifact, after noting them in its record; the bytes freed, 0
         where another command has removed it meanwhile."""
         if (record := self.record(node)) is None:
             return 0
         self._write(node, {**record, "dropped": sorted({*record["dropped"], *parts})})
         return self._delete(node, parts)
+
+    def artifact(self, name: str) -> Artifact:
+        """The artifact of a name, with its step's label where it is finished, else the name. UserError where it is no
+        artifact's name."""
+        if not NAME.fullmatch(name):
+            raise UserError(f"{name!r}: not the name of an artifact; accepted: such as train-0123456789ab")
+        found = Artifact(name, name)
+        with suppress(Damaged):
+            found = Artifact(name, (self.record(found) or {}).get("label", name))
+        return found
 
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
@@ -166,7 +197,7 @@ class Store:
             self.drop(node, record["dropped"])
             self._delete_record(node)
 
-    def remove(self, node: Step) -> int:
+    def remove(self, node: Named) -> int:
         """Delete an artifact, its record first; the bytes freed."""
         self._delete_record(node)
         freed = self._delete(node, ["*"])
@@ -230,13 +261,13 @@ class Store:
         lines = path.read_text(errors="replace").splitlines()
         return digest(path), {name: one for one, _, name in (line.partition("  ") for line in lines)}
 
-    def _write(self, node: Step, record: dict[str, Any]) -> None:
+    def _write(self, node: Named, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)
 
-    def _delete_record(self, node: Step) -> None:
+    def _delete_record(self, node: Named) -> None:
         (self.path(node) / RECORD).unlink(missing_ok=True)
 
-    def _delete(self, node: Step, parts: list[str]) -> int:
+    def _delete(self, node: Named, parts: list[str]) -> int:
         """Delete the files of some parts; their bytes."""
         freed = 0
         for file in self._files(node, parts):
@@ -244,13 +275,13 @@ class Store:
             file.unlink(missing_ok=True)
         return freed
 
-    def _files(self, node: Step, parts: Sequence[str]) -> list[Path]:
+    def _files(self, node: Named, parts: Sequence[str]) -> list[Path]:
         """The files of some parts of an artifact on this node."""
         matches = [path for part in parts for path in sorted(self.path(node).glob(part))]
         inside = [[path] if path.is_file() else sorted(path.rglob("*")) for path in matches]
         return list(dict.fromkeys(file for files in inside for file in files if file.is_file()))
 
-    def _holder(self, node: Step) -> str:
+    def _holder(self, node: Named) -> str:
         """The driver on this machine that is writing the artifact now; empty if there is none."""
         try:
             with (self.path(node) / LOCK).open() as file:

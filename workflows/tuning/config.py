@@ -140,12 +140,12 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
     return tuned
 
 
-def tuning_of(identity: str, arguments: argparse.Namespace) -> TunedExperiment | None:
-    """The tuning with an identity, where the experiment's config still says it; None where it says another or none."""
+def is_another(identity: str, arguments: argparse.Namespace) -> bool:
+    """Whether the experiment's config says another tuning than the one with an identity; not where it says none, as
+    that of a run's folder, or has a mistake."""
     with suppress(UserError):
-        tuned = read_tuning(arguments, to_run=False)
-        return tuned if tuned.identity == identity else None
-    return None
+        return read_tuning(arguments, to_run=False).identity != identity
+    return False
 
 
 def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]:

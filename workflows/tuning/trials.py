@@ -59,6 +59,8 @@ class TrialTable:
     trials: list[Trial] = field(default_factory=list)
     error: float | None = None
     """The standard error of the best trial's last measure over the queries, once it is known."""
+    earlier: list[str] = field(default_factory=list)
+    """The names of artifacts that trials of this folder stood on which the table has no more, for `clean --whole`."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -77,18 +79,37 @@ class TrialTable:
     def resume(self) -> None:
         """Take over the trials of an earlier run of the same tuning; those that are not finished wait again."""
         earlier = TrialTable.read(self.folder)
-        if earlier is None or earlier.identity != self.identity:
+        if earlier is None:
             return
-        self.trials = earlier.trials
+        if earlier.identity != self.identity:
+            self.earlier = earlier.artifacts
+            return
+        self.trials, self.earlier = earlier.trials, earlier.earlier
         for trial in self.trials:
             if not trial.finished:
                 trial.state, trial.reason = "waiting", ""
+
+    def cut(self, count: int) -> None:
+        """Leave out all trials but the first `count`."""
+        left_out = TrialTable(**{**vars(self), "trials": self.trials[count:]})
+        self.trials, self.earlier = self.trials[:count], left_out.artifacts
+
+    def forget_artifacts(self) -> None:
+        """Say that no trial stands on anything in the store any more."""
+        self.earlier = []
+        for trial in self.trials:
+            trial.artifacts = []
 
     def save(self) -> None:
         """Write `trials.json`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         fields = {key: value for key, value in asdict(self).items() if key != "folder"}
         write_json(self.folder / TRIALS, fields)
+
+    @property
+    def artifacts(self) -> list[str]:
+        """The names of all that trials of this folder stand on or stood on."""
+        return list(dict.fromkeys([*self.earlier, *(name for trial in self.trials for name in trial.artifacts)]))
 
     @property
     def under_way(self) -> bool:

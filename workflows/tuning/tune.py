@@ -70,8 +70,10 @@ def _empty_table(tuned: TunedExperiment) -> TrialTable:
 
 def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> None:
     """Take the measures of an earlier run's trials from the store; a trial that lacks one there waits again. Data may
-    have changed since `clean` removed it, and trials are compared on the same data."""
+    have changed since `clean` removed it, and trials are compared on the same data. What they stand on, which `clean`
+    has made the table forget, is theirs again."""
     for trial in table.trials:
+        trial.artifacts = tuned.artifacts(trial.point)
         if trial.measures:
             there = measures(tuned, trial, store)
             if len(there) < len(trial.measures):
@@ -83,7 +85,7 @@ def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
     """Add the trials that are known beforehand to the table; how many more Optuna is to draw while others run."""
     tuning, known = tuned.tuning, known_trials(tuned)
     if tuning.search == "random":
-        del table.trials[len(known) :]
+        table.cut(len(known))
     for number, (point, values) in enumerate(known):
         if number >= len(table.trials):
             table.trials.append(Trial(number, point, values, artifacts=tuned.artifacts(point)))

@@ -127,7 +127,8 @@ def test_from_another_shell(beir: Path, encoder: Path, tmp_path: Path, said: Sai
 
 def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
     """Its trials, until none is to go on; `show` has them too, where the config itself was not run."""
-    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    section = {"measure": "RR@10", "systems": ["warm retriever"], "space": {"rounds": {"grid": [2]}}}
+    place = tiny.place(tmp_path, {**yaml.safe_load(played.config.read_text()), "tune": section})
     trials = TrialTable(place.runs / "tiny", "RR@10", ["warm", "last"], "dev", "max", ["rate"], "0123")
     trials.trials = [Trial(0, {}, {"rate": 0.1}, "done", [0.2, 0.3]), Trial(1, {}, {"rate": 0.2}, "running", [0.1])]
     trials.save()

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from components.config import UserError
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
 from workflows.running.executor import execute
 from workflows.store.dag import StepFailed, step
 from workflows.store.planner import states
-from workflows.store.store import RECORD, Store
+from workflows.store.store import RECORD, Artifact, Store
 
 
 @pytest.fixture
@@ -86,3 +87,12 @@ def test_a_step_with_dropped_parts_that_fails_when_run_again_is_not_done(store: 
     with pytest.raises(StepFailed):
         execute(node, store, None, on_wait=print)
     assert not store.is_done(node)
+
+
+def test_an_artifact_is_known_by_its_name_alone(store: Store) -> None:
+    node = step("a", steps.write, text="a")
+    run([node], store)
+    assert store.artifact(node.name) == Artifact(node.name, "a")
+    assert store.artifact("train-0123456789ab") == Artifact("train-0123456789ab", "train-0123456789ab")
+    with pytest.raises(UserError, match=r"'\.\./x-0123456789ab': not the name of an artifact; accepted: such as "):
+        store.artifact("../x-0123456789ab")

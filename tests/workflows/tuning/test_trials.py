@@ -76,6 +76,23 @@ def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) 
     assert other.trials == []
 
 
+def test_a_table_remembers_what_trials_that_it_has_no_more_stood_on(table: TrialTable) -> None:
+    for trial in table.trials:
+        trial.artifacts = ["data", f"own-{trial.number}"]
+    table.cut(3)
+    assert [one.number for one in table.trials] == [0, 1, 2]
+    assert table.earlier == ["data", "own-3", "own-4"]
+    table.save()
+    later = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
+    later.resume()
+    assert later.earlier == table.earlier
+    other = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
+    other.resume()
+    assert sorted(other.earlier) == ["data", *(f"own-{number}" for number in range(5))]
+    other.forget_artifacts()
+    assert other.artifacts == []
+
+
 def test_a_page_without_a_best_trial(table: TrialTable) -> None:
     table.trials = table.trials[2:]
     text = write_page(

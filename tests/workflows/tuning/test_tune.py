@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ from tests.support.tiny import ROOT, Place, Said
 from tests.support.tuning import GAME, WARM, tree
 from workflows.__main__ import main, parser
 from workflows.distributed.cluster import Cluster
+from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
 from workflows.store.planner import pending
 from workflows.store.store import Store
@@ -159,6 +161,29 @@ def test_a_tuning_is_removed_with_its_trials(halved: Place, tmp_path: Path, said
     assert place("clean", "--whole") == 0
     assert records(place) == {}
     assert [one["measures"] for one in trials(place)] == [one["measures"] for one in trials(halved)]
+
+
+def test_a_runs_folder_removes_what_its_trials_made_too(halved: Place, tmp_path: Path, said: Said) -> None:
+    """Also trials of the config as it was before; and no other run keeps it for them any more."""
+    place = halved.copy(tmp_path / "edited")
+    words = ["--set", f"tune.space={{{WARM}: {{grid: [1.0e-3]}}}}", "--set", "tune.systems=[warm retriever]"]
+    tuned = read_tuning(parser().parse_args(place.words("tune", *words)))
+    table = tune._empty_table(dataclasses.replace(tuned, run=place.runs / "tiny"))
+    table.resume()
+    assert table.trials == []
+    assert set(table.earlier) >= set(records(place))
+    tune._add_known_trials(tuned, table)
+    table.save()
+    RunFolder(experiments.read(place.config, [], place.runs), Store(place.store)).write_plan()
+    folder = ["--store", str(place.store), "--runs", str(place.runs)]
+    assert main([*folder, "show", str(place.runs / "tiny")]) == 0
+    assert said()[0].startswith("RR@10, dev split; 1 trial: 1 waiting\n")
+    assert main([*folder, "clean", str(place.runs / "tiny"), "--whole"]) == 0
+    assert records(place) == {}
+    assert place("show") == 0
+    assert "of the config as it was then; `tune` begins anew:" in said()[0].splitlines()
+    table.resume()
+    assert table.artifacts == []
 
 
 def test_what_another_tuning_stands_on_is_kept(halved: Place, tmp_path: Path, said: Said) -> None:
