@@ -5,7 +5,7 @@ import json
 
 from components.evaluation import result_table
 from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair, run_command
-from workflows.commands.watch import view, watch
+from workflows.commands.watch import trials_in, trials_view, view, watch
 from workflows.report.differences import differences, told
 from workflows.report.run_folder import RunFolder
 from workflows.store.dag import Step
@@ -13,8 +13,6 @@ from workflows.store.needed import NotMade, finished
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning.config import is_another
-from workflows.tuning.report import format_table
-from workflows.tuning.trials import TrialTable
 
 DIFF = "--diff"
 
@@ -40,11 +38,11 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.label is not None:
         _record(labelled(experiment, arguments.label), store, as_json=arguments.json)
         return
-    trials = None if store.is_done(experiment.outcome.results) else TrialTable.read(experiment.run)
+    trials = None if store.is_done(experiment.outcome.results) else trials_in(experiment.run)
     if trials is not None:
-        if is_another(trials.identity, arguments):
+        if not arguments.json and is_another(trials.identity, arguments):
             print("of the config as it was then; `tune` begins anew:")
-        print(format_table(trials))
+        print(json.dumps(trials.fields, indent=1) if arguments.json else trials_view(trials))
         return
     if not store.is_done(experiment.outcome.results):
         if arguments.json:

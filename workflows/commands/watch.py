@@ -19,7 +19,7 @@ from workflows.store import s3
 from workflows.store.dag import Step, graph
 from workflows.store.planner import pending
 from workflows.store.progress import describe
-from workflows.store.store import FAILURE, Store
+from workflows.store.store import FAILURE, Artifact, Store
 from workflows.tuning.report import format_table
 from workflows.tuning.trials import TrialTable
 
@@ -32,15 +32,17 @@ SHOWN = 3
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
     """Show a run until it is finished, or Ctrl-C: redrawn in place on a terminal, elsewhere printed whenever a step
     begins or ends."""
-    live, before, drawn = sys.stdout.isatty(), "", 0
+    live, before, drawn, followed = sys.stdout.isatty(), "", 0, False
     while True:
         waiting = pending(experiment.wanted, store)
-        trials = TrialTable.read(experiment.run)
-        if trials is not None and trials.under_way:
-            text = format_table(trials)
-            if not is_at_work(experiment.run):
-                text += "\n  nothing is running; repeat `tune` to resume; watching until then (Ctrl-C ends this)"
-            key = text
+        trials = trials_in(experiment.run)
+        tuning = trials is not None and trials.under_way
+        followed = followed or tuning
+        if trials is not None and tuning:
+            text = trials_view(trials, "; watching until then (Ctrl-C ends this)")
+            busy = _of_trials(trials, experiment, store)
+            key = text + listing(busy)
+            text = "\n".join([text, *busy.values()])
         else:
             if not store.holders(waiting):
                 time.sleep(seconds)  # it may be between two steps
@@ -55,9 +57,41 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
                 print(f"\033[{drawn}F\033[J", end="")
             print(text, flush=True)
             before, drawn = key, text.count("\n") + 1
-        if not waiting or (trials is not None and not trials.under_way):
+        if not waiting or (followed and not tuning):
             return
         time.sleep(seconds)
+
+
+def trials_in(run: Path) -> TrialTable | None:
+    """The trials of a tuning in a run's folder; those that were running when their driver was killed wait."""
+    trials = TrialTable.read(run)
+    if trials is not None and not is_at_work(run):
+        for trial in trials.trials:
+            trial.state = "waiting" if trial.state == "running" else trial.state
+    return trials
+
+
+def trials_view(trials: TrialTable, until_then: str = "") -> str:
+    """A tuning as it is now; where nothing is at work on it, how it goes on, and what is done `until_then`."""
+    idle = trials.under_way and not is_at_work(trials.folder)
+    return format_table(trials) + (f"\n  nothing is running; repeat `tune` to resume{until_then}" if idle else "")
+
+
+def _of_trials(trials: TrialTable, experiment: Experiment, store: Store) -> dict[str, str]:
+    """A line for each step that trials run now, or that they have in common, by the artifact's name."""
+    known: dict[str, Step | Artifact] = {node.name: node for node in graph(experiment.wanted)}
+    nodes = [known.get(name) or Artifact(name, name) for name in trials.artifacts]
+    held = store.holders(nodes)
+    return {node.name: _busy(node, store, held) for node in nodes if node.name in held}
+
+
+def _busy(node: Step | Artifact, store: Store, held: dict[str, str]) -> str:
+    """A line for a step that a driver runs: how far it is, or who runs it."""
+    state = store.progress(node)
+    if state is None:
+        return f"  {node.label}  ({held[node.name]})"
+    width = shutil.get_terminal_size((100, 24)).columns - 1
+    return f"  {bar(node.label, state, state['seconds'], width)}"
 
 
 def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) -> str:
@@ -66,15 +100,9 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     left = _time_left(experiment, store, waiting)
     place = "" if s3.is_cached(store.root) or store.root.exists() else f"; there is no store at {store.root}"
     lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}{place}"]
-    width = shutil.get_terminal_size((100, 24)).columns - 1
     held = store.holders(waiting)
     busy = [node for node in waiting if node.name in held]
-    for node in busy:
-        state = store.progress(node)
-        if state is None:
-            lines.append(f"  {node.label}  ({held[node.name]})")
-        else:
-            lines.append(f"  {bar(node.label, state, state['seconds'], width)}")
+    lines += [_busy(node, store, held) for node in busy]
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
     if waiting and not busy and (found := others(experiment)):

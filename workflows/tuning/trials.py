@@ -103,8 +103,12 @@ class TrialTable:
     def save(self) -> None:
         """Write `trials.json`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        fields = {key: value for key, value in asdict(self).items() if key != "folder"}
-        write_json(self.folder / TRIALS, fields)
+        write_json(self.folder / TRIALS, self.fields)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What `trials.json` says."""
+        return {key: value for key, value in asdict(self).items() if key != "folder"}
 
     @property
     def artifacts(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from tests.support.tiny import ROOT, Place, Said
 from workflows.commands import watch
 from workflows.distributed.cluster import Cluster
 from workflows.estimating import foreseen
+from workflows.report.run_folder import at_work
 from workflows.running.executor import execute
 from workflows.stages import experiments
 from workflows.store.dag import step
@@ -140,7 +142,37 @@ def test_a_tuning(played: Place, tmp_path: Path, said: Said) -> None:
     trials.save()
     thread.join()
     out = said()[0]
-    assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 running\n")
+    assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 waiting\n")  # whoever ran it was killed
     assert "nothing is running; repeat `tune` to resume" in out
     assert place("show") == 0
     assert said()[0] == f"of the config as it was then; `tune` begins anew:\n{format_table(trials)}\n"
+    assert place("show", "--json") == 0
+    assert json.loads(said()[0]) == json.loads((trials.folder / "trials.json").read_text())
+
+
+def test_a_tuning_shows_the_steps_that_its_trials_run(
+    played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that are no step of the run; and after it the run of the same config is followed to its end."""
+    place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
+    experiment, store = experiments.read(place.config, [], place.runs), Store(place.store)
+    data = pending(experiment.wanted, store)[0].name
+    trials = TrialTable(place.runs / "tiny", "RR@10", ["warm"], "dev", "max", ["rate"], "0123")
+    trials.trials = [Trial(0, {}, {}, "running", artifacts=["train-0123456789ab", "search-0123456789ab", data])]
+    trials.save()
+    held = dict.fromkeys(("train-0123456789ab", data), "process 7 on here")
+    monkeypatch.setattr(Store, "holders", lambda self, nodes: {n.name: held[n.name] for n in nodes if n.name in held})
+
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with at_work(experiment.run):
+        assert place("show", "--watch") == 130
+    out = said()[0]
+    assert out.startswith("RR@10, dev split; 1 trial: 1 running\n")
+    assert out.splitlines()[-2:] == ["  train-0123456789ab  (process 7 on here)", "  data  (process 7 on here)"]
+    trials.trials[0].state, trials.trials[0].measures = "done", [0.5]
+    trials.save()
+    assert place("show", "--watch") == 130
+    assert said()[0].splitlines()[1] == "  data  (process 7 on here)"
