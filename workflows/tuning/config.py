@@ -182,9 +182,14 @@ def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
 
 def _check_space(tuned: TunedExperiment) -> None:
     """UserError where the experiment does not accept a value of the space, or trials could not be compared."""
+    taken: dict[str, str] = {}
     for name, values in tuned.tuning.space.items():
         where = f"{tuned.path}: tune.space.{name}"
         for key in values.sets or [name]:
+            other = next((one for one in taken if f"{one}.".startswith(f"{key}.") or key.startswith(f"{one}.")), None)
+            if other is not None:
+                raise UserError(f"{where}: {key}: tune.space.{taken[other]} sets {other}; accepted: each key once")
+            taken[key] = name
             if SAME.fullmatch(key):
                 raise UserError(
                     f"{where}: {key}: trials are compared on the same data, by the same measure; accepted: keys of "

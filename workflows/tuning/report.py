@@ -7,7 +7,6 @@ from typing import Any
 from components.charts.scatter_plot import Dot, Scatter, svg
 from components.files import replacing
 from components.yaml_files import yaml_text
-from workflows.program import program
 from workflows.report import page as pages
 from workflows.tuning.trials import Trial, TrialTable
 
@@ -25,7 +24,7 @@ def luck(table: TrialTable) -> list[str]:
 def format_value(value: Any) -> str:
     """A value of a key, in a few characters."""
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -100,9 +99,11 @@ def write_best(
 
 
 def write_page(
-    table: TrialTable, *, title: str, source: Path, config: dict[str, Any], log_keys: set[str], results_split: str
-) -> Path:
-    """Write the page: the trials, and the measure against each key; those of `log_keys` have a logarithmic axis."""
+    table: TrialTable, *, title: str, source: Path, config: dict[str, Any], log_keys: set[str], results_split: str,
+    then: str,
+) -> Path:  # fmt: skip
+    """Write the page: the trials, the command `then` that runs the best config, and the measure against each key; those
+    of `log_keys` have a logarithmic axis."""
     from markupsafe import Markup  # for our own drawing, whose text is escaped where it is made
 
     charts = [
@@ -114,8 +115,7 @@ def write_page(
     page = {
         "title": title, "table": table, "best": table.best, "results": results_split, "baseline": baseline,
         "stopped": any(trial.state == "stopped" for trial in table.trials), "charts": charts, "source": source,
-        "columns": column_names(table.names), "program": program(), "format_value": format_value, "luck": luck(table),
-        "path": table.best_config,
+        "columns": column_names(table.names), "format_value": format_value, "luck": luck(table), "then": then,
         "config": config, "seconds": sum(trial.seconds for trial in table.trials),
     }  # fmt: skip
     table.folder.mkdir(parents=True, exist_ok=True)

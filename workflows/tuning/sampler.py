@@ -3,7 +3,7 @@
 from typing import Any
 
 from components.rng import keyed_int
-from workflows.tuning.search_space import Point, Range, Space
+from workflows.tuning.search_space import Point, Range, Space, points
 from workflows.tuning.trials import Trial, TrialTable
 
 
@@ -12,7 +12,7 @@ class Sampler:
     the table of trials, from which a new study starts."""
 
     def __init__(self, optuna: Any, table: TrialTable, space: Space, *, goal: str, seed: int) -> None:
-        self._optuna, self._space = optuna, space
+        self._optuna, self._table, self._space, self._seed = optuna, table, space, seed
         # The number of trials is in the seed, so that a study that resumes does not draw the same points again.
         key = keyed_int(seed, "optuna", len(table.trials)) % 2**32
         self._study = optuna.create_study(
@@ -26,31 +26,56 @@ class Sampler:
                 self.tell(trial)
 
     def ask(self) -> Point:
-        """Draw the next point."""
-        asked = self._study.ask(self._distributions)
-        point = {name: self._decoded(name, value) for name, value in asked.params.items()}
+        """Draw the next point. In the place of one that a trial has already, of whose outcome the study is told, the
+        next one is random, as TPE would mostly say the same again; unless the space has no other."""
+        point, asked = self._drawn()
+        trials = self._table.trials
+        if (same := next((trial for trial in trials if trial.values == point), None)) is not None:
+            self._answer(asked, same)
+            taken = [trial.values for trial in trials]
+            others = [one for one in points(self._space, len(trials) + 1, self._seed) if one not in taken]
+            self._study.enqueue_trial(self._params(others[0] if others else point))
+            point, asked = self._drawn()
         self._asked.append((point, asked))
-        return {name: point[name] for name in self._space}
+        return point
 
     def tell(self, trial: Trial) -> None:
         """Tell the study how a trial ended: its last measure, or that it was stopped or failed."""
-        states = self._optuna.trial.TrialState
-        state = {"done": states.COMPLETE, "stopped": states.PRUNED}.get(trial.state, states.FAIL)
-        value = trial.measures[-1] if state is states.COMPLETE else None
         asked = next((one for point, one in self._asked if point == trial.point), None)
         if asked is not None:
-            for number, measure in enumerate(trial.measures):
-                asked.report(measure, number)
-            self._study.tell(asked, value, state=state)
+            self._answer(asked, trial)
             self._asked = [(point, one) for point, one in self._asked if one is not asked]
-        elif all(name in trial.values and self._space[name].has(trial.values[name]) for name in self._space):
+            return
+        state, value = self._outcome(trial)
+        if all(name in trial.values and self._space[name].has(trial.values[name]) for name in self._space):
             self._study.add_trial(
                 self._optuna.trial.create_trial(
-                    state=state, params={name: self._encoded(name, trial.values[name]) for name in self._space},
-                    distributions=self._distributions, value=value,
+                    state=state, params=self._params(trial.values), distributions=self._distributions, value=value,
                     intermediate_values=dict(enumerate(trial.measures)),
                 )
             )  # fmt: skip
+
+    def _drawn(self) -> tuple[Point, Any]:
+        """A point that Optuna says, and its trial."""
+        asked = self._study.ask(self._distributions)
+        return {name: self._decoded(name, asked.params[name]) for name in self._space}, asked
+
+    def _params(self, values: Point) -> dict[str, Any]:
+        """Optuna's values for those of a point."""
+        return {name: self._encoded(name, values[name]) for name in self._space}
+
+    def _answer(self, asked: Any, trial: Trial) -> None:
+        """Tell the study that a trial is the outcome of what it asked for."""
+        state, value = self._outcome(trial)
+        for number, measure in enumerate(trial.measures):
+            asked.report(measure, number)
+        self._study.tell(asked, value, state=state)
+
+    def _outcome(self, trial: Trial) -> tuple[Any, float | None]:
+        """Optuna's state of a trial, and its value."""
+        states = self._optuna.trial.TrialState
+        state = {"done": states.COMPLETE, "stopped": states.PRUNED}.get(trial.state, states.FAIL)
+        return state, trial.measures[-1] if state is states.COMPLETE else None
 
     def _decoded(self, name: str, value: Any) -> Any:
         """The space's value for one of Optuna's. A choice is its index there, as Optuna takes no lists as values."""

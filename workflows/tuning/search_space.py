@@ -17,7 +17,8 @@ Point = dict[str, Any]
 """A value for each name of the space."""
 
 DIGITS = 3
-"""Significant digits of a number that is drawn: more would not change a training, and are hard to read."""
+"""Significant digits of a number that is drawn: more would not change a training, and are hard to read. A range that is
+narrow for its numbers has more, so that it has points at all."""
 MAX_REPEATS = 100
 """After so many draws in a row that repeat earlier points, the space counts as used up."""
 
@@ -88,7 +89,9 @@ class Range(Config):
     def rounded(self, value: float) -> float:
         """The number with few digits, still within the range."""
         assert self.bounds is not None
-        return min(max(float(f"{value:.{DIGITS}g}"), self.bounds[0]), self.bounds[1])
+        low, high = self.bounds
+        digits = max(DIGITS, DIGITS - 1 + _magnitude(value) - _magnitude(high - low))
+        return min(max(float(f"{value:.{digits}g}"), low), high)
 
     def has(self, value: Any) -> bool:
         """Whether a value is in the range."""
@@ -96,6 +99,11 @@ class Range(Config):
             return value in (self.choice or self.grid or [])
         is_number = isinstance(value, int) if self.integers is not None else isinstance(value, (int, float))
         return is_number and not isinstance(value, bool) and self.bounds[0] <= value <= self.bounds[1]
+
+
+def _magnitude(value: float) -> int:
+    """The power of ten of a number's first digit."""
+    return math.floor(math.log10(abs(value))) if value else 0
 
 
 KINDS = ("uniform", "loguniform", "integers", "choice", "grid")

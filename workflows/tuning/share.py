@@ -1,6 +1,5 @@
 """How trials that run at once divide the cluster among them."""
 
-import os
 import sys
 from typing import Self
 
@@ -8,6 +7,7 @@ from pydantic import PrivateAttr
 
 from workflows.distributed.cluster import SPARE_CPUS, Cluster, Pool, cores
 from workflows.distributed.session import ray_session
+from workflows.distributed.site import available_memory
 
 TRIAL_MEMORY = 4 * 2**30
 """Bytes of memory that a trial on CPUs needs."""
@@ -43,8 +43,7 @@ class Share(Cluster):
 
 def machine_capacity(workers: int) -> int:
     """How many trials, of so many training workers each, the cores and the memory of this machine are enough for."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(cores() // workers, memory // TRIAL_MEMORY))
+    return max(1, min(cores() // workers, int(available_memory() // TRIAL_MEMORY)))
 
 
 def concurrent_trials(cluster: Cluster, capacity: int, count: int) -> int:

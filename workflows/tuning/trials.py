@@ -73,8 +73,13 @@ class TrialTable:
             raise UserError(
                 f"{folder / TRIALS}: not JSON: {error}; remove it: what the trials' steps made is kept"
             ) from None
-        trials = [Trial(**trial) for trial in fields.pop("trials")]
-        return cls(folder=folder, trials=trials, **fields)
+        try:
+            trials = [Trial(**trial) for trial in fields.pop("trials")]
+            return cls(folder=folder, trials=trials, **fields)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{folder / TRIALS}: not a table of trials: {error}; remove it: what the trials' steps made is kept"
+            ) from None
 
     def resume(self) -> None:
         """Take over the trials of an earlier run of the same tuning; those that are not finished wait again."""

@@ -102,7 +102,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
         os.environ.setdefault(name, value)
     capacity = min(cluster.trials or machine_capacity(cluster.train.workers or 1), count)
     ray_session(Share.of(cluster, parts=1, capacity=capacity))
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the monitor tells of every trial that fails
     concurrent = concurrent_trials(cluster, capacity, count)
     task = {
         "path": str(tuned.path), "tree": tuned.tree, "run": str(tuned.run), "store": str(store.root),
@@ -134,10 +134,12 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
     config = tuned.experiment(best.point).tree
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
     whole = experiments.found_from(config, tuned.path, table.best_config.parent)
-    path = report.write_best(table, whole, tuned.path, results_split=results_split, then=then(table.best_config))
+    command = then(table.best_config)
+    path = report.write_best(table, whole, tuned.path, results_split=results_split, then=command)
     page = report.write_page(
         table, title=tuned.path.stem, source=tuned.path, config=config, results_split=results_split,
         log_keys={name for name, values in tuned.tuning.space.items() if values.loguniform},
+        then=command,
     )  # fmt: skip
     print(report.format_table(table))
     print(f"\nthe best:   {path}\nthe report: {page}\n")

@@ -67,6 +67,11 @@ K1 = {"bm25.search.k1": {"grid": [0.9, 1.2]}}
         ({"space": {"scale": {"grid": [None, "small"]}}}, r"tune\.space\.scale: scale: trials are compared .*"),
         ({"space": {"small": {"grid": [{}]}}}, r"tune\.space\.small: small: trials are compared .*"),
         ({"space": {"data.path": {"choice": ["one", "two"]}}}, r"tune\.space\.data\.path: data\.path: trials are .*"),
+        ({"space": {"rate": {"grid": [1e-3], "sets": [WARM]}, WARM: {"grid": [1e-2]}}},
+         r"tune\.space\.retriever\.warm\.train\.learning_rate: retriever\.warm\.train\.learning_rate: "
+         r"tune\.space\.rate sets retriever\.warm\.train\.learning_rate; accepted: each key once"),
+        ({"space": {WARM: {"grid": [1e-2]}, "retriever.warm": {"choice": [{}]}}},
+         r"retriever\.warm: tune\.space\.retriever\.warm\.train\.learning_rate sets .*; accepted: each key once"),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
 )  # fmt: skip

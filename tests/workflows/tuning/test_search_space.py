@@ -33,8 +33,14 @@ def test_draws_have_the_mean_and_deviation_of_their_distribution() -> None:
     assert np.std(flat) == pytest.approx(4 / math.sqrt(12), rel=0.05)
 
 
-def test_rounding_stays_within_the_range() -> None:
-    assert Range(uniform=(0.12341, 0.12349)).draw(1) in (0.12341, 0.12349)
+def test_a_narrow_range_has_points_too() -> None:
+    """Rounding stays within it, and leaves some tens of values."""
+    for narrow in (Range(uniform=(0.999, 0.9999)), Range(loguniform=(0.999, 0.9999)), Range(uniform=(-1009, -1000))):
+        drawn = {narrow.draw(1, number) for number in range(200)}
+        assert len(drawn) > 20
+        assert all(narrow.has(value) for value in drawn)
+    assert Range(uniform=(0.12341, 0.12349)).rounded(0.1234) == 0.12341
+    assert Range(uniform=(-1, 1)).rounded(0.0) == 0.0
 
 
 def test_more_draws_do_not_change_the_first_points() -> None:

@@ -50,7 +50,7 @@ def test_as_many_trials_run_at_once_as_the_cluster_has_processors_for(
 
 def test_one_machine_runs_as_many_trials_as_its_memory_and_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share, "cores", lambda: 16)
-    monkeypatch.setattr(share.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5 * 2**20}.get)  # 20 GB
+    monkeypatch.setattr(share, "available_memory", lambda: 20.0 * 2**30)
     assert machine_capacity(1) == 5
     assert machine_capacity(8) == 2
     assert machine_capacity(99) == 1

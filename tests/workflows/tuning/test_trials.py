@@ -63,6 +63,13 @@ def test_a_table_that_is_cut_is_named(table: TrialTable) -> None:
         TrialTable.read(table.folder)
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", "7", '{"trials": [7]}', '{"trials": [{"name": 1}]}', '{"trials": []}'])
+def test_a_table_of_another_shape_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trials.json").write_text(text)
+    with pytest.raises(UserError, match=r"trials\.json: not a table of trials: .*; remove it: what the trials'"):
+        TrialTable.read(tmp_path)
+
+
 def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) -> None:
     table.save()
     later = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "0123")
@@ -96,7 +103,7 @@ def test_a_table_remembers_what_trials_that_it_has_no_more_stood_on(table: Trial
 def test_a_page_without_a_best_trial(table: TrialTable) -> None:
     table.trials = table.trials[2:]
     text = write_page(
-        table, title="t", source=Path("t.yaml"), config={}, log_keys=set(), results_split="test"
+        table, title="t", source=Path("t.yaml"), config={}, log_keys=set(), results_split="test", then="run it"
     ).read_text()
     assert "No trial finished." in text
     assert "no &lt;memory&gt;" in text
@@ -125,3 +132,24 @@ def test_optuna_learns_from_the_finished_trials(table: TrialTable) -> None:
         sampler.tell(Trial(number, point, point, "done", [0.0, value]))
     assert sampler._study.best_value > 0.97
     sampler.tell(Trial(40, sampler.ask(), {}, "failed"))
+
+
+def test_optuna_draws_no_point_again(table: TrialTable) -> None:
+    """Neither one that is done nor one that runs, as long as the space has others; of those it is told."""
+    import optuna
+
+    from workflows.tuning.sampler import Sampler
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {"a.rate": Range(choice=[0.1, 0.2, 0.3]), "b.rate": Range(choice=["x", "y"])}
+    sampler = Sampler(optuna, table, space, goal="max", seed=0)
+    drawn = []
+    for number in range(5, 10):
+        point = sampler.ask()
+        drawn.append(point)
+        table.trials.append(Trial(number, point, point, "running" if number % 2 else "done", [0.1, 0.1]))
+        if number % 2 == 0:
+            sampler.tell(table.trials[-1])
+    taken = [{"a.rate": 0.2, "b.rate": "x"}, *drawn]  # trial 1 has the first
+    assert all(point not in taken[:number] for number, point in enumerate(taken))
+    assert sampler.ask() in taken  # there is no other

@@ -230,6 +230,7 @@ def test_the_page_shows_the_measure_against_each_key(halved: Place) -> None:
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")  # a name, not a place
     assert "retriever.warm.train.learning_rate" in page
     assert "2 done, 2 stopped" in page
+    assert f"<code>run {halved.runs / 'tiny' / 'tiny-best.yaml'}</code>" in page
 
 
 def test_keys_that_no_training_uses_train_nothing(halved: Place, tmp_path: Path, said: Said) -> None:
