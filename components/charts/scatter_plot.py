@@ -12,6 +12,8 @@ from components.charts.axes import svg as wrapped
 
 RIGHT = 16
 """Margin at the right edge, which has no names of lines."""
+PLACE = 52
+"""The most that a value takes which is not on the scale."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,39 @@ def svg(chart: Scatter) -> str:
 
 
 def _axis(chart: Scatter) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
-    """The x coordinate of a value of the key, and the marks of the axis: numbers are to scale, other values evenly
-    spaced."""
+    """The x coordinate of a value of the key, and the marks of the axis: numbers are to scale, and other values have
+    each a place of its own left of them. Where numbers are few all values are evenly spaced."""
     first, width = LEFT + 18, WIDTH - LEFT - RIGHT - 36
     values = [dot.at for dot in chart.dots]
-    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    if len(numbers) < len(values) or len(set(numbers)) < 2:
-        texts = list(dict.fromkeys(_text(value) for value in values))
-        positions = {text: first + width * (number + 0.5) / len(texts) for number, text in enumerate(texts)}
-        return lambda value: positions[_text(value)], [(at, _short(text)) for text, at in positions.items()]
-    log = chart.log and min(numbers) > 0
-    scale: Callable[[float], float] = math.log if log else float
+    numbers = {float(value) for value in values if _is_placed(value, log=chart.log)}
+    others = list(dict.fromkeys(_text(value) for value in values if not _is_placed(value, log=chart.log)))
+    is_scale = len(numbers) > max(1, len(others))
+    texts = others if is_scale else list(dict.fromkeys(map(_text, values)))
+    place = min(PLACE, width / 2 / max(1, len(texts))) if is_scale else width / len(texts)
+    places = {text: first + place * (number + 0.5) for number, text in enumerate(texts)}
+    marks = [(at, _short(text)) for text, at in places.items()]
+    if not is_scale:
+        return lambda value: places[_text(value)], marks
+    scale: Callable[[float], float] = math.log if chart.log else float
     low, high = scale(min(numbers)), scale(max(numbers))
+    begin = first + place * len(texts)
 
-    def x(value: float) -> float:
-        return first + width * (scale(value) - low) / (high - low)
+    def x(value: Any) -> float:
+        if not _is_placed(value, log=chart.log):
+            return places[_text(value)]
+        return begin + (first + width - begin) * (scale(value) - low) / (high - low)
 
-    if log:
+    if chart.log:
         marked = _decades(min(numbers), max(numbers))
     else:
         marked = [tick for tick in ticks(low, high) if low - 1e-12 <= tick <= high + 1e-12]
-    return x, [(x(value), f"{value:.3g}") for value in marked]
+    return x, [*marks, *((x(value), f"{value:.6g}") for value in marked)]
+
+
+def _is_placed(value: Any, *, log: bool) -> bool:
+    """Whether a value has a place on a scale."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number and (value > 0 or not log)
 
 
 def _decades(low: float, high: float) -> list[float]:
@@ -93,7 +107,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -48,6 +48,19 @@ def test_other_values_stand_side_by_side() -> None:
     assert len({*places(chart([3, 3])).values()}) == 1  # one value is no scale
 
 
+@pytest.mark.parametrize(("odd", "text"), [(0.0, "0"), (None, "null"), (True, "true"), ("learnt", "learnt")])
+def test_what_is_not_on_the_scale_stands_left_of_it(odd: Any, text: str) -> None:
+    """Such as the config's own value: the others keep their scale."""
+    drawn = chart([odd, 1e-5, 1e-4, 1e-3], log=True)
+    x = places(drawn)
+    assert x["0"] < x["1"] - 20
+    assert x["2"] - x["1"] == pytest.approx(x["3"] - x["2"], abs=0.2)
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn)[:3] == [text, "1e-05", "3e-05"]
+    even = places(chart([None, 1.0, 2.0, 4.0]))
+    assert (even["2"] - even["1"]) / (even["3"] - even["1"]) == pytest.approx(1 / 3, abs=0.01)
+    assert even["0"] < even["1"]
+
+
 def test_every_point_says_what_it_is_and_the_best_lies_on_top() -> None:
     drawn = chart([1, 2, 3])
     assert "<title>trial 2: 0.200 at 3</title>" in drawn
