@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from components.config import UserError, listing
+from components.models.capabilities import can_be_read
+from components.models.configs import Pretrained
 from workflows import ROOT
 from workflows.commands.opening import opened
 from workflows.commands.several import add_configs, named
@@ -19,7 +21,7 @@ from workflows.estimating.foreseen import write_estimate
 from workflows.estimating.table import estimate_text
 from workflows.program import program
 from workflows.quantities import duration, size
-from workflows.running.executor import missing_for, models_elsewhere, source_changes
+from workflows.running.executor import missing_for, source_changes
 from workflows.running.plan import defaults_text, plan_text
 from workflows.running.refusals import Refusals
 from workflows.stages import experiments
@@ -78,8 +80,8 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for model in models_elsewhere(waiting):
-        print(f"model missing: {model}")
+    for model in _models_elsewhere(waiting):
+        print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     if profile is not None:
         Refusals(waiting, store, profile).check(artifacts=False)
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
@@ -89,6 +91,12 @@ def call(arguments: argparse.Namespace) -> None:
         known = {node.fingerprint for node in own}
         _say_changes([node for node in graph(trials) if node.fingerprint not in known], store, "`tune`")
         print(_tuning(tuned))
+
+
+def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
+    """The models that steps to be run begin from and that cannot be read here."""
+    begun = [value for node in waiting for value in node.inputs.values() if isinstance(value, Pretrained)]
+    return list(dict.fromkeys(one.model for one in begun if not can_be_read(one)))
 
 
 def _say_changes(nodes: Iterable[Step], store: Store, by: str = "`run`") -> None:

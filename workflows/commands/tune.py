@@ -5,11 +5,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
 from workflows.commands import opening, run
 from workflows.commands.opening import add_cluster, add_config, check_places, opened
 from workflows.report.run_folder import RunFolder, at_work
-from workflows.running.executor import check_present, check_source_files, models_elsewhere
+from workflows.running.executor import check_present, check_source_files
 from workflows.store.dag import graph
 from workflows.store.planner import pending
 
@@ -30,12 +29,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     # What cannot be done in any trial is refused before anything is written.
     wanted = [*experiment.wanted, *foreseen_steps(read_tuning(arguments))]
-    waiting = pending(wanted, store)
     check_source_files(graph(wanted), store)
     check_places(arguments, experiment, store, graph(wanted))
-    check_present(waiting)
-    if missing := models_elsewhere(waiting):
-        raise UserError(missing[0])
+    check_present(pending(wanted, store))
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
 
     def then(best: Path) -> str:

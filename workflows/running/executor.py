@@ -17,7 +17,6 @@ from components.compute.processor import machine, release_memory
 from components.config import Config, UserError, listing
 from components.digests import sha256
 from components.files import remove_leftovers
-from components.models.capabilities import can_be_read
 from components.models.configs import Pretrained, locate_model
 from components.sources.base import Source, sought
 from components.yaml_files import yaml_line
@@ -135,15 +134,6 @@ def check_present(nodes: Iterable[Step]) -> None:
 def missing_for(node: Step) -> list[str]:
     """What a step reads outside the store and cannot find."""
     return [name for reader in _readers(node) for name in reader.missing()]
-
-
-def models_elsewhere(waiting: Iterable[Step]) -> list[str]:
-    """The models that steps to be run begin from and that cannot be read here: a sentence each."""
-    begun = [value for node in waiting for value in node.inputs.values() if isinstance(value, Pretrained)]
-    missing = dict.fromkeys(one.model for one in begun if not can_be_read(one))
-    return [
-        f"{model}: neither a folder nor in this machine's cache, and the hub does not give it" for model in missing
-    ]  # fmt: skip
 
 
 def check_source_files(nodes: Iterable[Step], store: Store) -> None:
