@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from components.config import Damaged
 from components.retrieval import lucene, lucene_ids
 
 T = TypeVar("T")
@@ -112,8 +113,12 @@ class Searcher:
             self._jnius.detach()
 
     def _hits(self, written: str) -> Hits:
-        """Scores and documents' numbers by turns, as Pyserini has them."""
-        numbers = np.fromstring(written, sep=",") if written else np.empty(0)
+        """Scores and documents' numbers by turns, as Pyserini has them. Damaged where a score is none, as of a file
+        that was cut and still opens."""
+        try:
+            numbers = np.fromstring(written, sep=",") if written else np.empty(0)
+        except ValueError:
+            raise Damaged(f"{self._path}: Lucene finds scores that are no numbers", self._path) from None
         doc_ids = self._ids.take(pa.array(numbers[1::2].astype(np.int64)))
         return Hits(doc_ids, apart(numbers[::2].astype(np.float32)))
 

@@ -148,16 +148,16 @@ def check_training(
     prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "loss_modules") or {}
     own = "." in objective  # the user's, of which only what it declares is known
     for term in config.losses:
+        if views is not None and term.over not in views:
+            raise ValueError(
+                f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
+            )
         package, _, module = term.function.rpartition(".")[0].rpartition(".")
         fit, of_candidates = kinds.get(term.over), module not in OF_OTHER_SCORES
         if package == "components.losses" and not (module == fit if fit else own or of_candidates):
             accepted = f"those of components.losses.{fit}, or your own" if fit else "another"
             raise ValueError(f"{label}: losses: {term.function}: over {term.over!r} the objective {objective} has "
                              f"other scores; accepted: {accepted}")  # fmt: skip
-        if views is not None and term.over not in views:
-            raise ValueError(
-                f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
-            )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
                              f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip

@@ -541,8 +541,8 @@ READER = {"model": {"model": "x"}, "depths": [4]}
         ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
         ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
         ({"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
-         "losses: components.losses.listwise.cross_entropy: the objective query_reranker has other scores; accepted: "
-         "those of components.losses.query_ranks, or your own"),
+         "losses: components.losses.listwise.cross_entropy: over 'group' the objective query_reranker has other "
+         "scores; accepted: those of components.losses.query_ranks, or your own"),
         ({"rerankers.ri.train.losses.0.over": "batch"}, "over: 'batch'; the objective query_reranker accepts group"),
     ],
 )  # fmt: skip

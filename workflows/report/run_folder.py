@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,8 +93,8 @@ class RunFolder:
         note = self.path / FROM
         before = Path(note.read_text().strip()) if note.is_file() else file
         if before != file and before.is_absolute() and before.is_file() and file.is_absolute():
-            print(f"{self.path}: this folder was that of {before}, and is now that of {file}; the store keeps what "
-                  "both have made, and files of different names have folders of their own")  # fmt: skip
+            print(f"{self.path}: this folder was that of {before}, and is now that of {file}; the store keeps what both "
+                  "have made, and files of different names have folders of their own", file=sys.stderr)  # fmt: skip
         note.write_text(f"{file}\n")
 
     def link(self) -> None:

@@ -168,7 +168,7 @@ def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
     """ValueError if a training has nothing that relevant documents are told from."""
     own = 1 + mine.negatives + mine.random
     for train in filter(None, trainings):
-        there = {"group": own, "batch": own * (train.batch // train.accumulate)}
+        there = {"group": own, "batch": own * -(-train.batch // train.accumulate)}
         if all(there.get(term.over, 2) < 2 and not _looks_at_one(term) for term in train.losses):
             raise ValueError("train.losses: a query's relevant document is told from others, and there are none; "
                              "accepted: negatives, or larger batches with `over: batch`")  # fmt: skip

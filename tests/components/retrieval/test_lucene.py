@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from components.config import Damaged, UserError
 from components.retrieval import lucene, lucene_ids
-from components.retrieval.lucene_search import apart
+from components.retrieval.lucene_search import NO_NAMES, Searcher, apart
 from workflows import ROOT
 
 
@@ -174,6 +174,15 @@ def test_a_lost_or_cut_file_of_ids_is_named(tmp_path, cut):
     (tmp_path / cut).unlink()
     with pytest.raises(Damaged, match=f"{cut} is not there"):
         lucene_ids.written(tmp_path)
+
+
+def test_a_score_that_is_no_number_is_of_a_damaged_index(tmp_path):
+    """A file that is cut may be one that Lucene still opens."""
+    searcher = Searcher.__new__(Searcher)
+    searcher._path = tmp_path
+    written = '[{"scoreDocs":[{"score":1.5,"doc":7},{"score":"NaN","doc":8}]}]'
+    with pytest.raises(Damaged, match="Lucene finds scores that are no numbers"):
+        searcher._hits(written.translate(NO_NAMES).split("]")[0])
 
 
 def test_the_runtime_is_found_without_importing_pyserini_or_starting_java():

@@ -91,8 +91,8 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("controls.include=[ance, ance]", r"controls\.include: 'ance' stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures\.0: measure 'BLEU@4': not known; accepted: RR@k"),
-        ("retriever.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
-         r"warm retriever: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
+        ("ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
+         r"warm ranker: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
          r"groups do not have; accepted: a loss over targets, "),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),

@@ -93,7 +93,7 @@ def test_a_folder_that_was_another_files_is_told(several: Place, tmp_path: Path,
     told = []
     for path in (first, first, second, second):
         assert main([*where, "run", str(path), "--cluster", str(several.folder / "inline.yaml")]) == 0
-        told += [line for line in said()[0].splitlines() if "this folder was" in line]
+        told += [line for line in said()[1].splitlines() if "this folder was" in line]
     assert told == [
         f"{runs}/table2: this folder was that of {first}, and is now that of {second}; the store keeps what both have "
         "made, and files of different names have folders of their own"

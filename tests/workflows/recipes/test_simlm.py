@@ -139,7 +139,7 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         (
             "retriever_1.train.losses.0.over=group",
             "retriever 1: losses: components.losses.simlm.contrastive: there are no document-candidate scores: this "
-            "loss needs the candidates of the batch (`over: batch`)",
+            "loss needs those of a retriever's batch (`over: batch`)",
         ),
         (
             "ranker.train.losses.1.over=group",
