@@ -27,10 +27,10 @@ def call(arguments: argparse.Namespace) -> None:
     from workflows.tuning.known import foreseen_steps
 
     experiment, store = opened(arguments)
+    check_places(arguments, experiment, store, graph(experiment.wanted))
     # What cannot be done in any trial is refused before anything is written.
     wanted = [*experiment.wanted, *foreseen_steps(read_tuning(arguments))]
     check_source_files(graph(wanted), store)
-    check_places(arguments, experiment, store, graph(wanted))
     check_present(pending(wanted, store))
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
 

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,17 +84,8 @@ class RunFolder:
         config = yaml_text(self._experiment.tree)
         (self.path / CONFIG).write_text(config)
         if self._experiment.file is not None:
-            self._write_from(kept(self._experiment.file, self.path))
+            (self.path / FROM).write_text(f"{kept(self._experiment.file, self.path)}\n")
         (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
-
-    def _write_from(self, file: Path) -> None:
-        """Write where the config's file is; said where the folder was that of another file of this name."""
-        note = self.path / FROM
-        before = Path(note.read_text().strip()) if note.is_file() else file
-        if before != file and before.is_absolute() and before.is_file() and file.is_absolute():
-            print(f"{self.path}: this folder was that of {before}, and is now that of {file}; the store keeps what both "
-                  "have made, and files of different names have folders of their own", file=sys.stderr)  # fmt: skip
-        note.write_text(f"{file}\n")
 
     def link(self) -> None:
         """Link to the finished artifacts, numbered in order."""

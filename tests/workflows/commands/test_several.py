@@ -85,21 +85,6 @@ def test_two_that_would_have_one_folder_are_told(several: Place, tmp_path: Path,
     )
 
 
-def test_a_folder_that_was_another_files_is_told(several: Place, tmp_path: Path, said: Said) -> None:
-    first, runs = several.folder / "all" / "table2.yaml", str(tmp_path / "runs")
-    (tmp_path / "other").mkdir()
-    second = tiny.write(tmp_path / "other" / "table2.yaml", {"base": str(first)})
-    where = ["--store", several.where, "--runs", runs]
-    told = []
-    for path in (first, first, second, second):
-        assert main([*where, "run", str(path), "--cluster", str(several.folder / "inline.yaml")]) == 0
-        told += [line for line in said()[1].splitlines() if "this folder was" in line]
-    assert told == [
-        f"{runs}/table2: this folder was that of {first}, and is now that of {second}; the store keeps what both have "
-        "made, and files of different names have folders of their own"
-    ]
-
-
 def test_a_folder_without_configs_is_told(tmp_path: Path, said: Said) -> None:
     assert main(["plan", str(tmp_path)]) == 2
     assert said()[1] == f"error: {tmp_path}: a folder without configs; accepted: a config, or a folder that has some\n"
