@@ -73,7 +73,8 @@ def call(arguments: argparse.Namespace) -> None:
         numbers = [found.mean, *((None, None) if interval is None else measures.within(name, *interval))]
         if name in compared:
             one = compared[name]
-            numbers += [one["difference"], max(one["low"], -1.0), min(one["high"], 1.0), one["p"]]
+            ends = (None, None) if one["low"] is None else (max(one["low"], -1.0), min(one["high"], 1.0))
+            numbers += [one["difference"], *ends, one["p"]]
         rows.append([name, *("" if number is None else f"{number:.4f}" for number in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

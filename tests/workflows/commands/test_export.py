@@ -88,6 +88,17 @@ def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Pa
     assert said()[0].splitlines()[1].split("\t")[-4:] == ["0.0000", "0.0000", "0.0000", "1.0000"]
 
 
+def test_one_query_is_compared_without_intervals(played: Place, tmp_path: Path, said: Said) -> None:
+    (tmp_path / "qrels.trec").write_text("q1 0 d1 1\n")
+    run, other = tmp_path / "run.trec", tmp_path / "other.trec"
+    run.write_text("q1 Q0 d1 1 2.0 x\n")
+    other.write_text("q1 Q0 d2 1 2.0 x\nq1 Q0 d1 2 1.0 x\n")
+    said()
+    words = ["evaluate", str(run), str(tmp_path / "qrels.trec"), "--against", str(other), "--measures", "RR@10"]
+    assert played(*words) == 0
+    assert said()[0].splitlines()[1].split("\t") == ["RR@10", "1.0000", "", "", "0.5000", "", "", "1.0000"]
+
+
 def test_evaluate_prints_columns_on_a_terminal(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
