@@ -222,15 +222,25 @@ def leading_sentence(metrics: Json) -> str:
         chosen = f"Best trained system on {chosen_on(lead)}: {lead['system']}; best untrained: {lead['baseline']}."
     else:
         chosen = f"{lead['system']} against {lead['baseline']}."
-    entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
-    if not entries:  # the two were measured on nothing in common
+    if (entry := leading_entry(metrics, lead["measure"])) is None:
         return chosen
-    measure = lead["measure"] or entries[0]["measure"]
-    entry = [e for e in entries if e["measure"] == measure][-1]  # by the test that counts the most
-    ours, theirs = _means_of(entry, metrics["rows"])
+    measure, (ours, theirs) = entry["measure"], _means_of(entry, metrics["rows"])
     counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
     chance = f"{signed(entry['difference'])}, {p_text(entry['p'])}, {counted}"
     return f"{chosen} On {entry['split']}: {measure} {unsigned(ours)} against {unsigned(theirs)} ({chance})."
+
+
+def leading_entry(metrics: Json, measure: str | None) -> Json | None:
+    """The comparison that leads, by a measure or else the first, and by the test that counts the most; None where its
+    two systems were measured on nothing in common. It is of the first collection: other judgements come behind."""
+    lead = metrics["leading"]
+    entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
+    same = [
+        entry for entry in entries
+        if all(entry[key] == entries[0][key] for key in ("collection", "split"))
+        and entry["measure"] == (measure or entries[0]["measure"])
+    ]  # fmt: skip
+    return same[-1] if same else None
 
 
 def chosen_on(lead: Json) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from components.evaluation.measures import within
-from components.evaluation.result_table import chosen_on, p_number, p_text, signed, unsigned, verdict
+from components.evaluation.result_table import chosen_on, leading_entry, p_number, p_text, signed, unsigned, verdict
 from components.evaluation.significance import THE_METHOD
 from workflows.quantities import size
 from workflows.report.finished import Json
@@ -42,10 +42,9 @@ def deployment(
     mean = next(one for one in means if lead["measure"] in (None, one["measure"]))
     cost = next(one for one in spent if one.system == name)
     timed = next(iter(costs([cost], store, metrics["rows"])), None)
-    compared = [one for one in metrics["comparisons"] if one["measure"] == mean["measure"]
-                and (one["system"], one["baseline"]) == (lead["system"], lead["baseline"])]  # fmt: skip
+    compared = leading_entry(metrics, mean["measure"])
     told = ("system", "baseline", "difference", "p", "p_holm", "test")
-    against = {key: compared[-1][key] for key in told} if compared else None
+    against = None if compared is None else {key: compared[key] for key in told}
     chosen, data = choice(results, store), next(one.data for one in systems if one.name == name)
     there = {} if chosen is None else {one["system"]: one["value"] for one in chosen["candidates"]}
     summary = (store.record(data) or {}).get("summary", {})

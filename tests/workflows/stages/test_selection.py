@@ -122,6 +122,8 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
             "why": "",
         },
     }
+    # By other judgements, `evaluate.other_qrels`, which do not lead.
+    metrics["comparisons"] += [{**one, "collection": "d", "difference": -0.5} for one in metrics["comparisons"]]
     said = "On test: RR@10 .712 against .655 (+.057, p = .020, the method)."
     assert (
         leading_sentence(metrics)
