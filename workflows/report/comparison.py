@@ -111,23 +111,23 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
     for result in by_collection({**after, "comparisons": compared}):
         lines = [
             {"system": entry["system"], "seeds": entry["seeds"],
-             "cells": [{**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
-                       for one in entry["measures"]]}
+             "cells": {one["name"]: {**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
+                       for one in entry["measures"]}}
             for entry in result["comparisons"]
         ]  # fmt: skip
         if not lines:
             continue
-        shown = [measure["name"] for measure in lines[0]["cells"]]
+        shown = list(dict.fromkeys(name for line in lines for name in line["cells"]))
         made.append({
             **{key: result[key] for key in ("collection", "split", "about_tests")}, "measures": shown,
-            "queries": max(cell["queries"] for line in lines for cell in line["cells"]), "lines": lines,
+            "queries": max(cell["queries"] for line in lines for cell in line["cells"].values()), "lines": lines,
             "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
         })  # fmt: skip
     return made
 
 
 def _picture(measure: str, lines: Sequence[Json]) -> str:
-    found = [(line["system"], cell) for line in lines for cell in line["cells"] if cell["name"] == measure]
+    found = [(line["system"], line["cells"][measure]) for line in lines if measure in line["cells"]]
     return svg(
         f"difference of {measure}",
         [

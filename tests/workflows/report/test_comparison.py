@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -119,6 +120,32 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     assert '"BM25",' in text  # which both have from one artifact: it is there once, and not among the differences
     assert '<th scope="row">start model' not in text
     assert re.search(r"The same artifacts in both runs, so without a difference: BM25; start model;", text)
+
+
+def test_measures_of_one_system_alone_have_columns_of_their_own(
+    both: tuple[Place, Path, Path], tmp_path: Path, said: Said
+) -> None:
+    """As those of a reader, beside the measures of rankings."""
+    place = both[0].copy(tmp_path / "place")
+    folders = [place.runs / folder.name for folder in both[1:]]
+    for run in read_runs(folders, place.runs, place.where):
+        (system,) = [one for one in run.experiment.outcome.systems if one.name == "retriever 1"]
+        path = run.store.path(system.metrics) / "per_query.parquet"
+        values = pq.read_table(path)
+        names = pc.replace_substring(values["measure"], "RR@10", "EM")
+        pq.write_table(values.set_column(1, "measure", names), path)
+    said()
+    assert call(place, "report", "--compare", *map(str, folders)) == 0
+    text = Path(said()[0].strip()).read_text()
+    table = text.split('<th scope="col">system</th>')[1].split("</tbody>")[0]
+    head, body = table.split("</thead>")
+    columns = re.findall(r'<th scope="col">([^<]+)</th>', head)
+    assert {"RR@10", "EM"} < set(columns)
+    rows = body.split('<th scope="row">')[1:]
+    assert len(rows) > 1
+    for row in rows:
+        filled = dict(zip(columns, [cell != "<td></td>" for cell in re.findall(r"<td.*?</td>", row)], strict=True))
+        assert filled["EM"] == row.startswith("retriever 1<") != filled["RR@10"]
 
 
 def test_runs_with_other_queries_are_compared_on_those_that_both_have(

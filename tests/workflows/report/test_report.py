@@ -18,8 +18,9 @@ from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import metrics_of
+from workflows.report.sections.costs import costs
 from workflows.running.executor import execute
-from workflows.stages.results import System
+from workflows.stages.results import System, SystemCost
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
 from workflows.store.dag import Step, graph, step
 from workflows.store.store import Store
@@ -158,6 +159,16 @@ def test_metrics_json_is_as_the_contract_has_it(played: tuple[Path, dict[str, An
     assert all(set(one) == step_keys for one in metrics["steps"])
     assert {one["function"] for one in metrics["steps"]} == {"ingest", "search", "train", "evaluate", "results"}
     assert all(one["executed"] for one in metrics["steps"])
+
+
+def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_path: Path) -> None:
+    """By other judgements, `evaluate.other_qrels`, it has another."""
+    rows = [
+        {"system": "BM25", "collection": collection, "split": "test", "measure": "R@5", "value": value}
+        for collection, value in (("things", 0.25), ("others", 1.0), ("things", 0.75), ("others", 1.0))
+    ]
+    (cost,) = costs([SystemCost("BM25", ())], Store(tmp_path), rows)
+    assert cost["value"] == 0.5
 
 
 def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, Any], Store]) -> None:
