@@ -299,14 +299,24 @@ def table(metrics: Json) -> str:
     close = [_below_each_other(sentence)] if (sentence := closing_sentence(metrics)) else []
     lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     averaged = across(metrics)
-    in_averages = {line["collection"] for one in averaged for line in one["lines"]}
-    rest = [result for result in by_collection(metrics) if result["collection"] not in in_averages]
+    rest = [result for result in by_collection(metrics) if _says_more(result, averaged)]
     compared = _comparison_lines(averages_compared(metrics))
     between = [["Averages over collections, compared", *compared]] if compared else []
     parts = [*(_across_lines(one) for one in averaged), *between, *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
     return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *notes, *close])
+
+
+def _says_more(result: Json, averaged: list[Json]) -> bool:
+    """Whether a collection has a value that no table over collections does: no average counts it, or it is of a system
+    that was not measured on all."""
+    told = {(one["measure"], system) for one in averaged for system in one["systems"]
+            if any(line["collection"] == result["collection"] for line in one["lines"])}  # fmt: skip
+    return any(
+        cell is not None and (name, entry["system"]) not in told
+        for entry in result["systems"] for name, cell in zip(result["measures"], entry["cells"], strict=True)
+    )  # fmt: skip
 
 
 def _expected_lines(expected: Json) -> list[str]:

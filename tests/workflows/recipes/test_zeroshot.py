@@ -124,11 +124,24 @@ def row(system: str, collection: str, value: float) -> dict[str, Any]:
             "measure": "RR", "value": value, "queries": 3}  # fmt: skip
 
 
+def metrics_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What tables are made of, of one seed."""
+    means = [{**one, "seeds": [1], "low": one["value"] - 0.1, "high": one["value"] + 0.1} for one in rows]
+    return {"rows": rows, "means": means, "comparisons": []}
+
+
 def test_an_average_is_of_what_was_measured_everywhere() -> None:
     rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
     made = averages_of(rows, {})
     assert [(one["system"], one["value"], one["queries"]) for one in made] == [("a", pytest.approx(0.3), 6)]
     assert across({"rows": rows, "means": rows}) == []
+
+
+def test_a_system_without_an_average_is_in_the_tables_of_its_collections() -> None:
+    rows = [row("a", "x", 0.2), row("a", "y", 0.4), row("b", "x", 0.9)]
+    text = table(metrics_of(rows + averages_of(rows, {})))
+    assert "0.900 ± 0.100*" in text.split("x, test split: 3 queries")[1]
+    assert "y, test split" not in text
 
 
 def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
@@ -140,9 +153,7 @@ def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
         ("a", "CQADupStack", pytest.approx(0.3), 6, ["android", "english"]),
         ("a", "average", pytest.approx(0.5), 9, ["SciFact", "CQADupStack"]),
     ]
-    everything = rows + made
-    means = [{**one, "seeds": [1], "low": one["value"] - 0.1, "high": one["value"] + 0.1} for one in everything]
-    metrics = {"rows": everything, "means": means, "comparisons": []}
+    metrics = metrics_of(rows + made)
     assert [one["collection"] for one in by_collection(metrics)] == ["android", "english", "SciFact"]
     (shown,) = across(metrics)
     names = ["android", "english", "SciFact", "CQADupStack", "average"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING
+from components.data.groups import measured_queries
+from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING, TEXT, of_queries
 from components.evaluation.result_table import p_text, table, verdict
 from components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from workflows.report import report
 from workflows.report.finished import finished_steps
 from workflows.report.metrics import metrics_of
 from workflows.report.sections.costs import costs
+from workflows.report.sections.examples import examples
 from workflows.running.executor import execute
 from workflows.stages.results import System, SystemCost
 from workflows.steps.evaluate import EntropyConfig, evaluate, results
@@ -169,6 +172,26 @@ def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_p
     ]
     (cost,) = costs([SystemCost("BM25", ())], Store(tmp_path), rows)
     assert cost["value"] == 0.5
+
+
+def sampled(out: Path, cluster: Any, *, data: Path, ranking: Path, queries: int) -> dict[str, Any]:
+    """What a ranker that read a sample of the queries has."""
+    asked = pa.array(measured_queries(data, "test", queries), TEXT)
+    pq.write_table(of_queries(ranking / "ranking.parquet", RANKING, asked), out / "ranking.parquet")
+    return {"queries": queries}
+
+
+def test_no_query_is_lost_that_a_system_was_not_asked(played: tuple[Path, dict[str, Any], Store]) -> None:
+    store = played[2]
+    systems = {one.name: one for one in game((1,))[2]}
+    ranker = systems["ranker 1 over retriever 1"]
+    ranking = step("sample", sampled, data=ranker.data, ranking=ranker.ranking, queries=10)
+    execute(ranking, store, None, on_wait=print)
+    pair = replace(ranker, ranking=ranking, queries=10), systems["BM25"]
+    for one, other in (pair, pair[::-1]):
+        made = examples(pair, store, (one.name, other.name))
+        assert made is not None
+        assert sum(made["counts"].values()) == 10
 
 
 def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, Any], Store]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from components.data.groups import judged_queries
 from components.data.tables import QRELS, RANKING, pieces, read, records
 from components.evaluation.rank_changes import Change, changes, telling
 from workflows.report.finished import Json
@@ -19,7 +20,8 @@ EXAMPLES = 4
 
 
 def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> Json | None:
-    """Queries that a system wins and loses against its baseline; None where the rankings are not there (any more)."""
+    """Queries that a system wins and loses against its baseline, of those that both were measured on; None where the
+    rankings are not there (any more)."""
     system, baseline = (next((one for one in systems if one.name == name), None) for name in pair)
     if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
         return None
@@ -28,6 +30,9 @@ def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> 
         store.fetch([system.data], *TABLES)
         data = store.path(system.data)
         qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", system.split), ("relevance", ">", 0)])
+        few = [one.queries for one in (system, baseline) if one.queries is not None]
+        both = judged_queries(data, system.split, min(few, default=None))
+        qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=both))
         documents = pc.unique(qrels["doc_id"])
         before, after = (
             pa.concat_tables([RANKING.empty_table(), *(telling(piece, documents) for piece in pieces(path, RANKING))])
