@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -96,8 +96,7 @@ class TrialTable:
 
     def cut(self, count: int) -> None:
         """Leave out all trials but the first `count`."""
-        left_out = TrialTable(**{**vars(self), "trials": self.trials[count:]})
-        self.trials, self.earlier = self.trials[:count], left_out.artifacts
+        self.earlier, self.trials = replace(self, trials=self.trials[count:]).artifacts, self.trials[:count]
 
     def forget_artifacts(self) -> None:
         """Say that no trial stands on anything in the store any more."""
