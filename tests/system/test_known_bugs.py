@@ -15,7 +15,7 @@ SEEN_BY = {
     "gradient caching forgets the temperature": ["components/training/test_loop.py::recomputing_knows_temperature"],
     "gradient caching keeps the gradient of its last piece alone": [
         "components/compute/test_chunking.py::with_dropout_recomputing_gives_the_gradient_of_one_draw",
-        "components/objectives/test_scoring.py::pieces_and_recomputing_change_no_gradient",
+        "components/objectives/parts/test_scoring.py::pieces_and_recomputing_change_no_gradient",
         "components/training/test_self_check.py::what_cuts_a_batch_is_not_compared_with_itself",
     ],
     "gathered documents move the targets": ["components/compute/test_gather.py::two_workers_train_as_one"],
@@ -54,7 +54,7 @@ SEEN_BY = {
     ],
     "the same query twice loses the first one's positives": [
         "workflows/steps/test_ingest.py::the_same_query_and_the_same_judgement_twice_merge",
-        "components/objectives/test_scoring.py::a_query_is_spared_what_answers_its_duplicate",
+        "components/objectives/parts/test_scoring.py::a_query_is_spared_what_answers_its_duplicate",
         "workflows/steps/test_screen.py::what_answers_a_query_with_the_same_text_is_relevant",
     ],
     "negatives depend on the order in which they are drawn": [
