@@ -79,6 +79,7 @@ def test_the_run_has_a_row_for_each_size_and_a_table(run: Place) -> None:
         assert all(row[name] == pytest.approx(means[row["system"], name]) for name in table["measures"])
     page = (run.runs / "tiny/report.html").read_text()
     assert "Size against quality" in page
+    assert all(f'<td data-value="{row["bytes"]}">' in page for row in table["rows"])  # sorted by bytes, not by 9 kB
     assert "binary, rescored" in page
 
 
