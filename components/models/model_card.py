@@ -77,6 +77,11 @@ class Origin(NamedTuple):
     summed: bool = False
     """Whether its own are of its scores with those of other systems added."""
 
+    @property
+    def made(self) -> str:
+        """What Sparring has to do with it."""
+        return f"{'trained' if self.trainings else 'exported'} with Sparring"
+
 
 SUMMED = (
     "**Its measures are not of this model alone**: they are of the sum of its scores and those of the lists that it "
@@ -129,7 +134,7 @@ def retriever_card(
     sentences = any(row.measure in TASKS for of in origin.measured for row in of.rows)
     what = "An encoder of sentences, of" if sentences else "A dense retriever for search in"
     about = (
-        f"{what} {origin.collection}, trained with Sparring. It has {how}, "
+        f"{what} {origin.collection}, {origin.made}. It has {how}, "
         f"{POOLINGS[config.pooling]} pooling, and compares vectors by "
         f"{'cosine' if config.similarity == 'cosine' else 'inner product'}. A query is cut at {config.query_tokens} "
         f"tokens, a document at {config.document_tokens}."
@@ -189,8 +194,8 @@ def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: boo
         "maxsim": "the mean over the query's tokens of the highest cosine with a token of the document",
     }[config.pooling]  # fmt: skip
     about = (
-        f"A ranker (cross encoder) for search in {origin.collection}, trained with Sparring. It reads a query and a "
-        f"document together, {config.pair_tokens} tokens at most; its score is {score}."
+        f"A ranker (cross encoder) for search in {origin.collection}, {origin.made}. It reads a query and a document "
+        f"together, {config.pair_tokens} tokens at most; its score is {score}."
     )
     trusted = ", trust_remote_code=True" if code else ""
     use = [
