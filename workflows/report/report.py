@@ -33,12 +33,12 @@ from workflows.steps.study import STUDY
 from workflows.store.dag import Step
 from workflows.store.store import Store
 
-ABOUT = (
+GAME = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
-    "document found and puts them in a better order. Sparring trains the two against each other in rounds. This page "
-    "says how good each of them became, measured on queries that "
+    "document found and puts them in a better order. Sparring trains the two against each other in rounds. "
 )
-UNSEEN, SEEN = "neither was trained on.", "they were trained on: on others they are worse."
+MEASURED = "This page says how good each system is, measured on queries that "
+UNSEEN, SEEN = "none of them was trained on.", "they were trained on: on others they are worse."
 
 
 def write(
@@ -51,7 +51,6 @@ def write(
     store: Store,
     executed: Collection[str],
     config: Json,
-    about: str | None = None,
     note: str = "",
     examples: tuple[str, str] | None = None,
     costs: Sequence[SystemCost] = (),
@@ -61,19 +60,19 @@ def write(
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
     `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
-    `executed` the fingerprints of the steps that ran just now, `about` what this is (None for a game), `note` what a
-    reader must know about the start model, `examples` the system and its baseline whose won and lost queries are shown,
-    by default the first comparison's, `costs` are systems whose cost is set side by side, `expected` is what a paper
-    has, and `unmeasured` says why there is nothing to measure by.
+    `executed` the fingerprints of the steps that ran just now, `note` what a reader must know about the start model,
+    `examples` the system and its baseline whose won and lost queries are shown, by default the first comparison's,
+    `costs` are systems whose cost is set side by side, `expected` is what a paper has, and `unmeasured` says why there
+    is nothing to measure by.
     """
     steps = finished_steps(wanted, store)
     metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
     if examples is None and metrics["comparisons"]:
         examples = metrics["comparisons"][0]["system"], metrics["comparisons"][0]["baseline"]
-    seen = any(row["split"] == "train" for row in metrics["rows"]) and any(one.trained for one in systems)
     page = {
         "title": title,
-        "about": about or ABOUT + (SEEN if seen else UNSEEN),
+        "about": _about(metrics["rows"], systems),
+        "asked": any(one.ranking is not None for one in systems),
         "note": note,
         "leading": clauses(sentence) if (sentence := closing_sentence(metrics)) else [leading_sentence(metrics)],
         "notes": metrics.get("notes", []),
@@ -102,3 +101,12 @@ def write(
     write_json(run / METRICS, metrics)
     write_page(run / REPORT, page)
     return metrics
+
+
+def _about(rows: Sequence[Json], systems: Sequence[System]) -> str:
+    """What a game is, where this is one; and what queries the measures are of, where there are some."""
+    game = GAME if any(one.round is not None for one in systems) else ""
+    if not rows:
+        return game
+    seen = any(row["split"] == "train" for row in rows) and any(one.trained for one in systems)
+    return game + MEASURED + (SEEN if seen else UNSEEN)

@@ -212,6 +212,28 @@ def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> 
     assert "The start model has seen <nothing> of it." in page.text
 
 
+def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Store], tmp_path: Path) -> None:
+    """Only a game is said to be one, measures to be there, and systems that can be asked to be."""
+    wanted, last, systems = game()
+    others = [replace(one, round=None) for one in systems]
+
+    def said(results: Step | None, systems: list[System], unmeasured: str = "") -> str:
+        report.write(
+            tmp_path, title="A run", wanted=wanted, results=results, systems=systems, store=played[2], executed=(),
+            config={}, unmeasured=unmeasured,
+        )  # fmt: skip
+        return Page((tmp_path / "report.html").read_text(encoding="utf-8")).text
+
+    measured = "This page says how good each system is, measured on queries that none of them was trained on."
+    assert f"against each other in rounds. {measured}" in said(last, systems)
+    assert "in rounds" not in said(last, others)
+    assert measured in said(last, others)
+    assert "This page says" not in said(None, others, "Nothing was measured.")
+    asked = "asks these systems"
+    assert asked in said(last, others)
+    assert asked not in said(last, [replace(one, ranking=None) for one in others])  # as of folds: over several rankings
+
+
 def test_the_page_says_what_happened(played: tuple[Path, dict[str, Any], Store]) -> None:
     text = Page((played[0] / "report.html").read_text(encoding="utf-8")).text
     for system, _, _ in GAME:
@@ -318,6 +340,19 @@ def test_what_the_steps_of_several_seeds_say_alike_is_said_once(tmp_path: Path) 
 def test_nothing_at_all_still_makes_a_page(tmp_path: Path) -> None:
     report.write(tmp_path, title="Nothing", wanted=[], results=None, store=Store(tmp_path), executed=[], config={})
     assert Page((tmp_path / "report.html").read_text()).open == []
+
+
+def test_examples_are_of_queries_that_both_were_asked(played: tuple[Path, dict[str, Any], Store]) -> None:
+    """Of a system that was measured on another collection before, those on the collection of both."""
+    run, _, store = played
+    _, _, systems = game()
+    pair = "retriever 2", "warm retriever"
+    found = examples(systems, store, pair)
+    assert found is not None
+    assert (found["collection"], found["seed"]) == ("things", 1)
+    other = next(one for one in systems if one.name == "BM25")
+    assert examples([replace(other, name=pair[0], collection="others"), *systems], store, pair) == found
+    assert "retriever 2 (seed 1) puts the first right document higher" in (run / "report.html").read_text()
 
 
 def test_examples_are_left_out_when_the_rankings_were_dropped(

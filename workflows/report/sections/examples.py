@@ -20,9 +20,11 @@ EXAMPLES = 4
 
 
 def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> Json | None:
-    """Queries that a system wins and loses against its baseline, of those that both were measured on; None where the
-    rankings are not there (any more)."""
-    system, baseline = (next((one for one in systems if one.name == name), None) for name in pair)
+    """Queries that a system wins and loses against its baseline, of those that both were measured on, on the first
+    collection and with the first seed that both have; None where the rankings are not there (any more)."""
+    ours, theirs = ([one for one in systems if one.name == name] for name in pair)
+    both = ((one, other) for one in ours for other in theirs if _where(one) == _where(other))
+    system, baseline = next(both, (None, None))
     if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
         return None
     try:
@@ -45,7 +47,15 @@ def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> 
     except FileNotFoundError:
         return None
     counts = {"won": len(won), "lost": len(lost), "same": len(changed) - len(won) - len(lost)}
-    return {"system": pair[0], "baseline": pair[1], "counts": counts, **cases}
+    several = len({one.seed for one in ours}) > 1
+    return {
+        "system": pair[0], "baseline": pair[1], "collection": system.collection, "split": system.split,
+        "seed": system.seed if several else None, "counts": counts, **cases,
+    }  # fmt: skip
+
+
+def _where(one: System) -> tuple[str, str, int]:
+    return one.collection, one.split, one.seed
 
 
 def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:
