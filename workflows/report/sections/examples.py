@@ -20,11 +20,11 @@ EXAMPLES = 4
 
 
 def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> Json | None:
-    """Queries that a system wins and loses against its baseline, of those that both were measured on, on the first
-    collection and with the first seed that both have; None where the rankings are not there (any more)."""
+    """Queries that a system wins and loses against its baseline, of those that both were asked: of the first collection
+    that both were measured on, and with the first seed. None where the rankings are not there (any more)."""
     ours, theirs = ([one for one in systems if one.name == name] for name in pair)
-    both = ((one, other) for one in ours for other in theirs if _where(one) == _where(other))
-    system, baseline = next(both, (None, None))
+    pairs = ((one, other) for one in ours for other in theirs if _where(one) == _where(other))
+    system, baseline = next(pairs, (None, None))
     if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
         return None
     try:
