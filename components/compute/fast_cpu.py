@@ -1,4 +1,5 @@
-"""Attention and dropout for training on a CPU, where torch's own take more time than the matrix products.
+"""Attention, dropout and token embeddings for training on a CPU, where torch's own take more time than the matrix
+products.
 
 Torch draws the numbers of a dropout one after another from a slow generator, takes the softmax in fp32 between
 products in bf16, and stores all of that for the backward pass: half of the time of an update of a small encoder.
@@ -7,6 +8,10 @@ Here a dropout takes 16 random bits a number from a fast generator. Torch's gene
 determines every result, and a pass that is recomputed for its gradient drops the same numbers. Attention keeps its
 weights in the precision of its inputs. Its backward pass avoids the softmax's own: the sum that is needed there is the
 product of a row's output and gradient (Dao et al., 2022, FlashAttention, section 3.1).
+
+A pass adds to the gradient of the token embeddings in the rows of its tokens alone. Torch's own gradient is a new
+matrix as large as the vocabulary for each pass, nearly all of it 0: of 250,000 tokens it took an eighth of the time of
+an update of six layers, of 30,000 tokens a twentieth of that of two.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -25,9 +31,13 @@ from components.compute.packing import is_packed, pack_layers, packed, unpacked
 NAME = "sparring_cpu_training"
 BITS = 16
 
+LEAST_ROWS = 4_096
+"""With fewer rows an embedding's whole gradient is as quick."""
+
 
 def use_fast_cpu_ops(model: nn.Module) -> None:
-    """Replace a model's attention and dropouts by those of this module, and have its layers skip padding.
+    """Replace a model's attention, dropouts and large embeddings by those of this module, and have its layers skip
+    padding.
 
     A model whose attention cannot be replaced gets transformers' plain ("eager") one, and computes padding.
     """
@@ -41,6 +51,8 @@ def use_fast_cpu_ops(model: nn.Module) -> None:
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p))
+            if type(child) is nn.Embedding and child.num_embeddings >= LEAST_ROWS and child.max_norm is None:
+                setattr(module, name, Embedding(child))
 
 
 def _is_plain(model: Any) -> bool:
@@ -70,6 +82,27 @@ class Dropout(nn.Dropout):
         if not self.training or not self.p:
             return states
         return states * keep_mask(states.shape, self.p, states.dtype).mul_(1 / (1 - self.p))
+
+
+class Embedding(nn.Embedding):
+    """`nn.Embedding` whose gradient is added to in the rows of a pass's tokens, in memory that stays from update to
+    update: who keeps a gradient past `zero_grad` must copy it."""
+
+    def __init__(self, of: nn.Embedding) -> None:
+        with torch.device("meta"):
+            super().__init__(of.num_embeddings, of.embedding_dim, of.padding_idx)
+        self.weight = of.weight  # which a head may share
+        self.train(of.training)
+        self._gradient: Tensor | None = None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(...) tokens to (..., h) states."""
+        weight = self.weight
+        if torch.is_grad_enabled() and weight.requires_grad and weight.grad is None:
+            if self._gradient is None or self._gradient.dtype != weight.dtype:
+                self._gradient = torch.zeros_like(weight)
+            weight.grad = self._gradient.zero_()
+        return functional.embedding(ids, weight, self.padding_idx, sparse=True)
 
 
 def attend(

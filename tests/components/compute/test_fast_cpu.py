@@ -1,4 +1,4 @@
-"""Attention and dropout for training on a CPU: the same mathematics, the same resuming, other random numbers."""
+"""Attention, dropout and embeddings for training on a CPU: the same mathematics and resuming, other random numbers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from components.compute.fast_cpu import NAME, Dropout, _Attention, keep_mask, use_fast_cpu_ops
+from components.compute.fast_cpu import LEAST_ROWS, NAME, Dropout, Embedding, _Attention, keep_mask, use_fast_cpu_ops
 from components.data.batches import Batch
 from components.models.dual_encoder import DualEncoder
 from tests.support import toy
@@ -79,6 +79,58 @@ def test_dropout_keeps_the_mean_and_is_off_when_judging() -> None:
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.02)
     assert dropout.eval()(states) is states
     assert Dropout(0.0)(states) is states
+
+
+class WithHead(nn.Module):
+    """Token embeddings whose weights a language model's head shares, and small ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.segments = nn.Embedding(LEAST_ROWS, 3, padding_idx=1), nn.Embedding(2, 3)
+        self.head = nn.Linear(3, LEAST_ROWS, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor, *, head: bool) -> Tensor:
+        states = (self.tokens(ids) + self.segments(ids % 2)).tanh()
+        return self.head(states) if head else states
+
+
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_embeddings_have_torchs_gradient_update_after_update(head: bool, dtype: torch.dtype) -> None:
+    """Over two passes, with tokens that repeat, padding, and a head that adds to the same matrix."""
+    torch.manual_seed(0)
+    plain = WithHead().to(dtype)
+    quick = copy.deepcopy(plain)
+    use_fast_cpu_ops(quick)
+    assert (type(quick.tokens), type(quick.segments)) == (Embedding, nn.Embedding)
+    assert quick.head.weight is quick.tokens.weight
+    places = set()
+    for _ in range(2):
+        passes = [torch.randint(50, (2, 9)) for _ in range(2)]
+        for model in (plain, quick):
+            model.zero_grad(set_to_none=True)
+            for ids in passes:
+                model(ids, head=head).square().sum().backward()
+        one, other = plain.tokens.weight.grad, quick.tokens.weight.grad
+        assert one is not None
+        assert other is not None
+        assert not other.is_sparse
+        torch.testing.assert_close(other, one)
+        places.add(other.data_ptr())
+    assert len(places) == 1
+
+
+def test_embeddings_that_nothing_reads_or_trains_have_no_gradient() -> None:
+    model = WithHead()
+    use_fast_cpu_ops(model)
+    ids = torch.arange(4)
+    with torch.no_grad():
+        model(ids, head=False)
+    assert model.tokens.weight.grad is None
+    model.tokens.weight.requires_grad_(False)
+    model(ids, head=False).sum().backward()
+    assert model.tokens.weight.grad is None
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "distilbert"])
