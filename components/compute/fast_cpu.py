@@ -98,8 +98,10 @@ class Embedding(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """(...) tokens to (..., h) states."""
         weight = self.weight
-        if torch.is_grad_enabled() and weight.requires_grad and weight.grad is None:
-            if self._gradient is None or self._gradient.dtype != weight.dtype:
+        if not torch.is_grad_enabled() or not weight.requires_grad or weight.dtype == torch.bfloat16:
+            return super().forward(ids)  # torch does not add two gradients of rows alone in bf16
+        if weight.grad is None:
+            if self._gradient is None:
                 self._gradient = torch.zeros_like(weight)
             weight.grad = self._gradient.zero_()
         return functional.embedding(ids, weight, self.padding_idx, sparse=True)

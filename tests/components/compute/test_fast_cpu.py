@@ -98,7 +98,8 @@ class WithHead(nn.Module):
 @pytest.mark.parametrize("head", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_embeddings_have_torchs_gradient_update_after_update(head: bool, dtype: torch.dtype) -> None:
-    """Over two passes, with tokens that repeat, padding, and a head that adds to the same matrix."""
+    """Over two passes, with tokens that repeat, padding, and a head that adds to the same matrix; in bf16 the memory is
+    torch's."""
     torch.manual_seed(0)
     plain = WithHead().to(dtype)
     quick = copy.deepcopy(plain)
@@ -111,14 +112,14 @@ def test_embeddings_have_torchs_gradient_update_after_update(head: bool, dtype: 
         for model in (plain, quick):
             model.zero_grad(set_to_none=True)
             for ids in passes:
-                model(ids, head=head).square().sum().backward()
+                (model(ids, head=head).square().sum() + model(ids.flip(1) + 3, head=head).sum()).backward()
         one, other = plain.tokens.weight.grad, quick.tokens.weight.grad
         assert one is not None
         assert other is not None
         assert not other.is_sparse
         torch.testing.assert_close(other, one)
         places.add(other.data_ptr())
-    assert len(places) == 1
+    assert dtype == torch.bfloat16 or len(places) == 1
 
 
 def test_embeddings_that_nothing_reads_or_trains_have_no_gradient() -> None:
