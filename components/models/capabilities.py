@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,46 @@ _CHARACTERS = 20
 
 def longest(source: Pretrained) -> int:
     """The most tokens that a pre-trained model reads, by its files; 512 where they cannot be read."""
-    config = _json(source, "config.json")
-    padding = config.get("pad_token_id") or 0
-    unused = padding + 1 if "roberta" in config.get("model_type", "") else 0  # positions start after the padding's
     told = (
         _json(source, "sentence_bert_config.json").get("max_seq_length"),
         _json(source, "tokenizer_config.json").get("model_max_length"),
-        config.get("max_position_embeddings", LIMIT + unused) - unused,
+        positions(source) or LIMIT,
     )
     return int(min([one for one in told if one], default=LIMIT))
+
+
+def positions(source: Pretrained) -> int | None:
+    """The most tokens that a model has positions for; None where its config does not say it, or it has no table of
+    them, as DeBERTa."""
+    config = _json(source, "config.json")
+    if not config.get("position_biased_input", True):
+        return None
+    padding = config.get("pad_token_id") or 0
+    unused = padding + 1 if "roberta" in config.get("model_type", "") else 0  # positions start after the padding's
+    told = config.get("max_position_embeddings")
+    return None if told is None else int(told) - unused
+
+
+def vocabulary(source: Pretrained) -> dict[str, int] | None:
+    """The tokens of a model and their numbers, those that are added to its vocabulary left out; None where its
+    tokenizer cannot be read."""
+    path = _file(source, "tokenizer.json")
+    return _vocabulary(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@lru_cache(maxsize=8)
+def _vocabulary(path: Path, _: int) -> dict[str, int]:
+    """The vocabulary in a file that was written at some time: a graph asks for it once a seed."""
+    from tokenizers import Tokenizer
+
+    found: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False)
+    return found
+
+
+def kind_of_tokenizer(source: Pretrained) -> str | None:
+    """The kind of a model's tokenizer, such as WordPiece; None where it cannot be read."""
+    told = _json(source, "tokenizer.json").get("model", {}).get("type")
+    return None if told is None else str(told)
 
 
 def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]], list[int]] | None:

@@ -29,12 +29,17 @@ class Model:
     """What trains it: a file's name in `components/objectives`, or with a dot in it a module's path."""
 
     @property
-    def dimensions(self) -> int | None:
-        """How many a retriever's vectors have, as far as that is known before it is opened."""
+    def begun(self) -> Step:
+        """The step that wrote the model that all trainings began from."""
         begun = self.step
         while "start" in begun.inputs:
             begun = begun.inputs["start"]
-        return dimensions_of(begun.inputs.get("config"))
+        return begun
+
+    @property
+    def dimensions(self) -> int | None:
+        """How many a retriever's vectors have, as far as that is known before it is opened."""
+        return dimensions_of(self.begun.inputs.get("config"))
 
     def after(self, training: Step) -> "Model":
         """The same model as a training left it."""

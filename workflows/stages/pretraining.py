@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from components.config import Config, listing
-from components.models.capabilities import lacks_dropout
+from components.models.capabilities import kind_of_tokenizer, lacks_dropout, positions, vocabulary
 from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
 from components.sources.labelled import AnyLabelledSource
 from components.training.config import TrainConfig
@@ -15,6 +15,7 @@ from components.training.pretraining import (
     BottleneckConfig,
     ClozeConfig,
     DifferenceConfig,
+    MaskConfig,
     ProjectorConfig,
     SpanConfig,
     not_one_encoder,
@@ -140,7 +141,8 @@ def pretrained(
         if asked.objective == "diffcse":
             own.setdefault("difference", DifferenceConfig())
         if "generator" in own:
-            own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed)
+            edits = own.get("difference", own.get("augmentation", own.get("bottleneck")))
+            own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed, edits=edits)
         if "head" in own:
             own["language_model"] = step("head", start, config=own.pop("head"))
         dev = None
@@ -155,8 +157,13 @@ def pretrained(
     return models[1:]
 
 
-def generator(label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int) -> Step:
-    """The generator, perhaps after masked language modelling."""
+def generator(
+    label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int, *, edits: MaskConfig
+) -> Step:  # fmt: skip
+    """The generator, perhaps after masked language modelling. ValueError where the files of both models tell that it
+    cannot replace tokens of what `model` reads."""
+    if isinstance(reads := model.begun.inputs.get("config"), DualEncoderConfig):
+        _check_tokens(asked.model, reads, edits)
     if asked.train is None:
         return step("start generator", start, config=asked.model)
     own = model.tokens.inputs["model"].inputs.get("config")  # it learns from the same token store
@@ -165,6 +172,23 @@ def generator(label: str, collection: Collection, model: Model, asked: Generator
     label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
     key = [seed, "mlm"]
     return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
+
+
+def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderConfig, edits: MaskConfig) -> None:
+    """ValueError where masks are of words and nobody knows where they begin, or where the generator has other tokens
+    than the retriever, or fewer positions: what would be told after the generator's training. What cannot be read here
+    is left to that."""
+    kind, most = kind_of_tokenizer(retriever), positions(generator)
+    if edits.unit == "words" and kind not in (None, "WordPiece"):
+        raise ValueError(f"unit: words: where they begin is known of WordPiece tokenizers alone, and that of "
+                         f"{retriever.model} is {kind}; accepted: tokens")  # fmt: skip
+    own, other = vocabulary(generator), vocabulary(retriever)
+    if own is not None and other is not None and own != other:
+        raise ValueError(f"generator: {generator.model}: its vocabulary is another than the retriever's; accepted: one "
+                         "with the same tokens")  # fmt: skip
+    if most is not None and most < (retriever.document_tokens or 0):
+        raise ValueError(f"generator: {generator.model} reads at most {most} tokens, and the retriever's "
+                         f"document_tokens are {retriever.document_tokens}; accepted: one that reads as many")  # fmt: skip
 
 
 def _learnt(

@@ -97,7 +97,9 @@ def train_model(
             raise ValueError(f"{label}: difference: it is predicted from a retriever's vectors; accepted: null")
         objective, own = "diffcse_retriever", {**own, "difference": config.difference}
         if config.generator is not None:
-            artifacts["generator"] = generator(f"{label} generator", collection, model, config.generator, seed[0])
+            artifacts["generator"] = generator(
+                f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
+            )  # fmt: skip
     taught = rows.function is not mine or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:

@@ -286,3 +286,25 @@ def test_mistakes_of_dpr_with_diffcse(
 ) -> None:
     assert tiny.place(tmp_path / "place", dpr)("plan", "--set", change) == 2
     assert message in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reads", "sizes", "message"),
+    [
+        (("bert", "roberta"), 24, {}, "its vocabulary is another than the retriever's; accepted: one with the same"),
+        (("bert", "bert"), 48, {"max_position_embeddings": 32}, "reads at most 32 tokens, and the retriever's docum"),
+        (("roberta", "roberta"), 24, {}, "unit: words: where they begin is known of WordPiece tokenizers alone, and"),
+    ],
+)
+def test_a_generator_that_does_not_fit_is_told_with_the_plan(
+    tree: dict[str, Any], tmp_path: Path, said: Said, kinds: tuple[str, str], reads: int, sizes: dict[str, int],
+    message: str,
+) -> None:  # fmt: skip
+    """Not by the training after its own."""
+    retriever, generator = (toy.write_encoder(tmp_path / name / kind, kind, **(sizes if name == "g" else {}))
+                            for name, kind in zip("rg", kinds, strict=True))  # fmt: skip
+    tree["retriever"] |= {"model": str(retriever), "document_tokens": reads}
+    tree["pretrain"]["generator"]["model"]["model"] = str(generator)
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("plan") == 2
+    assert message in said()[1]
