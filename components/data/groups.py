@@ -121,7 +121,10 @@ def check_k(k: int, data: Path) -> int:
     """The number of documents in a collection; UserError unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
-        raise UserError(f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection")
+        raise UserError(
+            f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection; of rated "
+            f"pairs, whose `retrieve` asks for more than its cutoffs, {k} sentences or more, or `retrieve: []`"
+        )
     return int(count)
 
 

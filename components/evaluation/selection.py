@@ -34,7 +34,8 @@ def selected(
     >>> made["system"], made["baseline"], [one["value"] for one in made["candidates"]]
     ('retriever', 'BM25', [0.5, 0.75])
     """
-    means, costs = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}, costs or {}
+    means = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}
+    costs = {name: cost for name, cost in (costs or {}).items() if name in means}  # none is, where nothing was measured
     first = max(costs or means, key=lambda name: means[name].mean(), default="")
     candidates: list[Json] = [
         {"system": name, "trained": trained[name], "value": float(each.mean()), "standard_error": standard_error(each),
@@ -42,7 +43,7 @@ def selected(
         for name, each in means.items()
     ]  # fmt: skip
     cheapest = min(costs, key=costs.__getitem__, default="")
-    deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs and means else {}
+    deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs else {}
     kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}
     best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
     if deploy and trained[deploy["deploy"]]:

@@ -188,7 +188,7 @@ def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderCo
                          "with the same tokens")  # fmt: skip
     if most is not None and most < (retriever.document_tokens or 0):
         raise ValueError(f"generator: {generator.model} reads at most {most} tokens, and the retriever's "
-                         f"document_tokens are {retriever.document_tokens}; accepted: one that reads as many")  # fmt: skip
+                         f"document_tokens are {retriever.document_tokens}; accepted: one of as many")  # fmt: skip
 
 
 def _learnt(

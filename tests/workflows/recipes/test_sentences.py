@@ -19,6 +19,7 @@ from components.evaluation.measures import PER_QUERY
 from components.evaluation.result_table import table
 from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
+from tests.support.sources import write
 from workflows.stages import experiments
 from workflows.steps.exclude import exclude_copies
 
@@ -228,3 +229,14 @@ def test_an_encoder_without_a_ranking_is_exported(tmp_path: Path, tree: dict[str
     assert "On Pairs, 24 queries of the split test:\n\n| system | Spearman | Pearson |" in card
     assert "Nothing was trained: this is the start model." in card
     assert "this model |" not in card
+
+
+def test_too_few_sentences_to_retrieve_from_are_told_by_the_key(
+    tmp_path: Path, tree: dict[str, Any], said: tiny.Said
+) -> None:
+    """Nobody has set a `k`."""
+    write(tmp_path / "few.tsv", "score\tsentence1\tsentence2", "5\ta b\ta c", "0\td e\tf g")
+    few = {"data": {"format": "tsv", "path": str(tmp_path / "few.tsv")}, "split": "all", "retrieve": ["R@1"]}
+    place = tiny.place(tmp_path / "place", {**tree, "similarity": {"Few": few}, "transfer": {}})
+    assert place("run") == 2
+    assert "accepted: 1 to 4, the size of the collection; of rated pairs, whose `retrieve` asks for" in said()[1]

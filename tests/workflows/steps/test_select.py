@@ -90,3 +90,9 @@ def test_where_nothing_is_selected_the_file_says_why(
     systems = [entry(tmp_path, str(number), [1] * 4, trained=kind) for number, kind in enumerate(kinds)]
     made = selected(tmp_path, data, systems, split)
     assert (made["system"], made["baseline"], made["why"]) == (None, None, why)
+
+
+def test_where_no_query_is_judged_costs_choose_nothing(tmp_path: Path, data: Path) -> None:
+    systems = [entry(tmp_path, name, [1] * 4, trained=False, cost=cost) for cost, name in enumerate("ab")]
+    made = selected(tmp_path, data, systems, "validation")
+    assert (made["candidates"], "deploy" in made) == ([], False)
