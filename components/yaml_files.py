@@ -93,7 +93,11 @@ class _Strict(yaml.SafeLoader):
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes what `_Strict` reads: a text that looks like 1e-5 is quoted."""
+    """Writes what `_Strict` reads: a text that looks like 1e-5 is quoted. What stands twice is written twice, as people
+    and hubs read it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 for _own in (_Strict, _Plain):

@@ -160,7 +160,7 @@ def main(words: list[str] | None = None) -> int:
             if lost := opening.damaged(arguments):  # Arrow's, of no system call
                 return _said(lost, arguments)
             raise
-        where = f"{error.filename}: " if error.filename else _disks(arguments)
+        where = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
         if error.errno in OF_RIGHTS and error.filename:
             print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
             return 2
@@ -173,6 +173,16 @@ def main(words: list[str] | None = None) -> int:
     finally:
         with suppress(KeyboardInterrupt):  # a second one, while Ray is left
             opening.leave()
+
+
+def _output() -> str:
+    """What to call this program's output where it cannot be written, whose errors name no file; empty where it can."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
+        return "standard output: "
+    return ""
 
 
 def _disks(arguments: argparse.Namespace) -> str:

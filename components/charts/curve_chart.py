@@ -59,12 +59,13 @@ def thinned(points: Points, most: int = MOST) -> list[tuple[float, float]]:
 
 
 def svg(chart: CurveChart) -> str:
-    """The chart as SVG. Of several seeds each has a thin line, and their mean a thick one."""
+    """The chart as SVG. Of several seeds each has a thin line, and their mean a thick one where they share updates."""
     curves = {name: [thinned(points) for points in seeds] for name, seeds in chart.curves.items()}
     values = [(x, y) for seeds in curves.values() for points in seeds for x, y in points]
     rows = _ticks(min(y for _, y in values), max(y for _, y in values))
     columns = ticks(min(0.0, *(x for x, _ in values)), max(x for x, _ in values))
     last = max(x for x, _ in values) or 1.0
+    means = {name: mean for name, seeds in chart.curves.items() if (mean := mean_curve(seeds))}
     names, top = _names(chart)
     bottom = top + PLOT
 
@@ -87,8 +88,9 @@ def svg(chart: CurveChart) -> str:
         shape = f"c{number % 5}{' dashed' if name in chart.dashed else ''}"
         if len(seeds) > 1:
             parts += [_line(points, f"seed {shape}", x, y) for points in seeds]
-        parts.append(_line(thinned(mean_curve(chart.curves[name])), f"line {shape}", x, y))
-    ends = "; ".join(f"{name} ends at {mean_curve(seeds)[-1][1]:.4g}" for name, seeds in chart.curves.items())
+        if name in means:
+            parts.append(_line(thinned(means[name]), f"line {shape}", x, y))
+    ends = "; ".join(f"{name} ends at {mean[-1][1]:.4g}" for name, mean in means.items())
     head = f'<svg class="chart small" viewBox="0 0 {WIDTH} {bottom + BOTTOM}" role="img" '
     return f'{head}aria-label="{escape(chart.title)}: {escape(ends)}">{"".join(names + parts)}</svg>'
 

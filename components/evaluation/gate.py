@@ -20,7 +20,7 @@ class GateConfig(Config):
 
     level: float = Field(0.05, gt=0, le=1)
     """The ranker's order must be better than the ranking that it reads with a p (paired randomization over the queries)
-    below this; 1 asks for no more than a better mean."""
+    of this or less; 1 asks for no more than a better mean."""
 
 
 def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str, config: GateConfig) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class TestYaml:
         tree = {"b": value, "a": [value]}
         assert read_yaml(self.written(tmp_path, yaml_text(tree))) == tree
 
+    def test_what_stands_twice_is_written_twice(self) -> None:
+        task = {"type": "x"}
+        assert yaml_text({"a": task, "b": task}) == "a:\n  type: x\nb:\n  type: x\n"
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [

@@ -67,6 +67,11 @@ def test_every_query_is_measured_once_by_models_that_have_not_seen_it(folded: Pl
         assert values == [row for part in parts for row in part]
 
 
+def test_a_search_names_no_system_where_none_can_be_asked(folded: Place, said: tiny.Said) -> None:
+    assert folded("search", "some words") == 0
+    assert said()[1].endswith(" searches here; the experiment that this is made of asks others\n")
+
+
 def test_what_folds_select_themselves_is_measured_and_compared_first(folded: Place, said: tiny.Said) -> None:
     metrics = folded.metrics()
     first = metrics["comparisons"][0]

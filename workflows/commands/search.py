@@ -86,7 +86,8 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     if name is None:
         unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
         who = outcome.retrieval.retriever.label if system is None else system.name
-        print(f"{unfinished}{who} searches here; --system NAME asks another", file=sys.stderr)
+        others = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
+        print(f"{unfinished}{who} searches here; {others}", file=sys.stderr)
     return hits
 
 

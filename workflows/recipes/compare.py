@@ -114,9 +114,19 @@ def build(config: Config) -> Outcome:
         pictures += [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
         results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
-        split=main.split, note=main.note, pictures=tuple(pictures), costs=main.costs,
+        split=main.split, note=_note(outcomes), pictures=tuple(pictures), costs=main.costs,
         parts=parts, of_several="one an experiment",
     )  # fmt: skip
+
+
+def _note(outcomes: dict[str, Outcome]) -> str:
+    """What a reader must know of the start models: once where it is the same of all experiments, else by name."""
+    of: dict[str, list[str]] = {}
+    for name, outcome in outcomes.items():
+        of.setdefault(outcome.note, []).append(name)
+    return (
+        next(iter(of)) if len(of) == 1 else " ".join(f"{listing(names)}: {note}" for note, names in of.items() if note)
+    )
 
 
 def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> None:

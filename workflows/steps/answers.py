@@ -27,7 +27,8 @@ class AnswerConfig(Config):
     """When a document bears an answer."""
 
     mode: Mode = "tokens"
-    """`tokens` as DPR matches; `regex` for answers that are patterns, such as CuratedTREC's."""
+    """`tokens` as DPR matches; `regex` for answers that are patterns, such as CuratedTREC's. EM and F1 of a reader hold
+    its answers against the words of the right ones, patterns too, so that they say nothing there."""
     fields: Literal["text", "title and text"] = "text"
     """Where an answer is looked for. DPR, and so AR2's numbers, look in the text alone."""
 

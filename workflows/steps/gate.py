@@ -51,7 +51,7 @@ def gate(
     note = (
         f"The retriever learns nothing in this round, and stays as it was: {measure} is {decision['ranker']:.3f} in "
         f"the ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
-        f"{decision['queries']} queries of {split}; wanted: better, with p below {config.level:g}). What may "
+        f"{decision['queries']} queries of {split}; wanted: better, with p at most {config.level:g}). What may "
         f"change that: {change}. To play all the same: gate: false."
     )
     return {**decision, "note": note}

@@ -130,7 +130,8 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)
-        wide = self._tokenizer.get_vocab_size() > np.iinfo(np.uint16).max
+        numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may leave some out
+        wide = numbers > np.iinfo(np.uint16).max
         self._dtype = np.uint32 if wide else np.uint16
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:

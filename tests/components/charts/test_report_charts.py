@@ -26,6 +26,13 @@ def test_each_seed_has_a_thin_line_and_their_mean_a_thick_one() -> None:
     assert not [path for path in one.iter(f"{SVG}path") if path.get("class", "").startswith("seed")]
 
 
+def test_seeds_that_share_no_update_have_no_mean() -> None:
+    drawn = parsed(curve_chart.svg(CurveChart("loss", {"a": [[(1.0, 2.0), (2.0, 1.0)], [(3.0, 4.0)]]})))
+    kinds = [path.get("class", "").split()[0] for path in drawn.iter(f"{SVG}path")]
+    assert (kinds.count("seed"), kinds.count("line")) == (1, 1)  # the one beside the name
+    assert drawn.find(f"{SVG}circle") is not None
+
+
 def test_learning_rates_have_round_marks() -> None:
     svg = curve_chart.svg(CurveChart("rate", {"learning rate": [[(1.0, 5e-5), (2.0, 1e-6)]]}))
     marks = re.findall(r'text-anchor="end">([^<]+)<', svg)

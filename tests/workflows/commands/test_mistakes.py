@@ -483,3 +483,14 @@ def test_a_store_that_becomes_read_only_is_named(
     kept = "Finished steps are kept. Once that is mended, repeat the command to resume."
     assert re.fullmatch(rf"failed: {place.store}(/ingest-\w+)?: Read-only file system\n{kept}\n", said()[1])
     assert place("run", "--until", "data", "--no-estimate") == 0
+
+
+def test_an_output_that_cannot_be_written_is_named(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And neither the store nor the runs, of whose disks it says nothing."""
+    place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder))
+    with monkeypatch.context() as patch, open("/dev/full", "w", encoding="utf-8") as full:
+        patch.setattr(sys, "stdout", full)
+        assert place("plan") == 1
+    assert said()[1].startswith("failed: standard output: No space left on device\n")

@@ -413,6 +413,16 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     )
 
 
+def test_a_note_on_a_start_model_names_whose_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """Once where it is the same of all."""
+    tree = side_by_side(tmp_path, ar2)
+    assert read(tmp_path, tree).outcome.note == experiments.read(tmp_path / "one.yaml", [], Path("runs")).outcome.note
+    fewer = {"file": str(tmp_path / "other.yaml"), "sets": ["retriever.model.model=models/another"]}
+    note = read(tmp_path, {**tree, "experiments": {**tree["experiments"], "fewer": fewer}}).outcome.note
+    assert note.startswith("AR2: The start model is ")
+    assert " fewer: The start model is models/another." in note
+
+
 def test_an_experiment_may_be_compared_with_another_than_the_baseline(tmp_path: Path, ar2: dict[str, Any]) -> None:
     tree = side_by_side(tmp_path, ar2)
     tree["experiments"]["again"] = str(tiny.write(tmp_path / "third.yaml", {"base": "other.yaml", "k": 19}))

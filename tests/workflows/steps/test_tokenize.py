@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,21 @@ def test_a_row_group_in_pieces_is_the_whole_one(
         for part in ("ids", "offsets", "same"):
             file = f"{name}.{part}.npy"
             np.testing.assert_array_equal(np.load(tmp_path / file), np.load(tokens / file))
+
+
+def test_a_vocabulary_may_leave_numbers_out(tmp_path: Path, data: Path, retriever: Path) -> None:
+    """As one whose added tokens begin at a round number; how many there are says nothing of the largest."""
+    begun = shutil.copytree(retriever, tmp_path / "begun")
+    rules = json.loads((begun / "model" / "tokenizer.json").read_text())
+    rules["model"]["vocab"] = {
+        token: number + 70_000 * token.isalpha() for token, number in rules["model"]["vocab"].items()
+    }
+    (begun / "model" / "tokenizer.json").write_text(json.dumps(rules))
+    tokenize(tmp_path, toy.INLINE, data=data, model=begun, config=TokenizeConfig())
+    tokenizer, store = load_tokenizer(begun / "model"), Tokens.open(tmp_path, "queries")
+    assert store.ids.max() > 70_000
+    for i, text in enumerate(pq.read_table(data / "queries.parquet")["text"].to_pylist()):
+        assert store[i].tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def test_a_collection_without_queries(tmp_path: Path, data: Path, tokens: Path, retriever: Path) -> None:
