@@ -110,7 +110,7 @@ class SimLM(TokenPrediction):
         self.head: Any = (
             DetectionHead(self.model.width)
             if config.task == "detection"
-            else language_model_head(self.encoder, language_model)
+            else language_model_head(self.encoder, language_model, inputs.model)
         )
         self._add_generator(generator)
         parts = [self.encoder, *([self.decoder.layers] if self.decoder is not None else [])]

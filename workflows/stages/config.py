@@ -102,6 +102,13 @@ class RetrievalConfig(CollectionConfig):
 
     recipe: str
 
+    @field_validator("evaluate")
+    @classmethod
+    def _measures_something(cls, asked: EvaluateConfig) -> EvaluateConfig:
+        if not asked.measures:
+            raise ValueError("measures: none; accepted: one or more, such as RR@10")
+        return asked
+
 
 class GeneratorPhase(Config):
     """The generator that replaces tokens, such as ELECTRA's."""

@@ -144,6 +144,8 @@ def pretrained(
             edits = own.get("difference", own.get("augmentation", own.get("bottleneck")))
             own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed, edits=edits)
         if "head" in own:
+            if isinstance(reads, DualEncoderConfig):
+                _check_vocabulary("head", own["head"], reads)
             own["language_model"] = step("head", start, config=own.pop("head"))
         dev = None
         if "rated" in own:
@@ -182,13 +184,19 @@ def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderCo
     if edits.unit == "words" and kind not in (None, "WordPiece"):
         raise ValueError(f"unit: words: where they begin is known of WordPiece tokenizers alone, and that of "
                          f"{retriever.model} is {kind}; accepted: tokens")  # fmt: skip
-    own, other = vocabulary(generator), vocabulary(retriever)
-    if own is not None and other is not None and own != other:
-        raise ValueError(f"generator: {generator.model}: its vocabulary is another than the retriever's; accepted: one "
-                         "with the same tokens")  # fmt: skip
+    _check_vocabulary("generator", generator, retriever)
     if most is not None and most < (retriever.document_tokens or 0):
         raise ValueError(f"generator: {generator.model} reads at most {most} tokens, and the retriever's "
                          f"document_tokens are {retriever.document_tokens}; accepted: one of as many")  # fmt: skip
+
+
+def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: DualEncoderConfig) -> None:
+    """ValueError where a masked language model that is asked for by a key has other tokens than the retriever; what
+    cannot be read here is left to the training."""
+    own, other = vocabulary(model), vocabulary(retriever)
+    if own is not None and other is not None and own != other:
+        raise ValueError(f"{key}: {model.model}: its vocabulary is another than the retriever's; accepted: one with "
+                         "the same tokens")  # fmt: skip
 
 
 def _learnt(

@@ -43,7 +43,7 @@ class DifferencePrediction(nn.Module):
         self.head: Any = (
             DetectionHead(encoder.config.hidden_size, hidden=False)
             if config.task == "detection"
-            else language_model_head(self.discriminator, language_model)
+            else language_model_head(self.discriminator, language_model, owner.inputs.model)
         )
         self._products = MatrixProducts(self.discriminator.decoder.layers)
 

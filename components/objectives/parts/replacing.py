@@ -75,20 +75,27 @@ def token_scores(found: Tensor, where: Tensor, average: Literal["texts", "tokens
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
     """The generator that replaces tokens of texts of at most `tokens` tokens. UserError if its vocabulary is another
     than that of the retriever in the folder `model`, or it reads less."""
-    generator = MaskedLanguageModel.load(artifact / "model")
-    if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
-        raise UserError(f"generator: {generator.config.model}: its vocabulary is another than the retriever's; "
-                        "accepted: one with the same tokens")  # fmt: skip
+    generator = _of_the_same_tokens("generator", artifact, model)
     reads = generator.config.model_copy(update={"document_tokens": tokens})
     layers.check_length(generator, reads, "document_tokens")
     return generator
 
 
-def language_model_head(encoder: Any, artifact: Path | None) -> LanguageModelHead:
-    """A new head for an encoder, or that of another masked language model."""
+def language_model_head(encoder: Any, artifact: Path | None, model: Path) -> LanguageModelHead:
+    """A new head for an encoder, or that of another masked language model. UserError if that one's vocabulary is
+    another than that of the retriever in the folder `model`."""
     if artifact is None:
         return LanguageModelHead.new(encoder)
-    return MaskedLanguageModel.load(artifact / "model").head.on(encoder)
+    return _of_the_same_tokens("head", artifact, model).head.on(encoder)
+
+
+def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguageModel:
+    """A masked language model that the config's `key` asks for; UserError if the retriever has other tokens."""
+    found = MaskedLanguageModel.load(artifact / "model")
+    if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
+        raise UserError(f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
+                        "with the same tokens")  # fmt: skip
+    return found
 
 
 def placed(values: Tensor, where: Tensor, width: int) -> Tensor:

@@ -305,6 +305,8 @@ def test_a_generator_of_another_vocabulary_is_refused(pretraining: Artifacts, tm
     started = toy.started(tmp_path / "generator", toy.language_model_config(other))
     with pytest.raises(UserError, match=r"generator: .*roberta: its vocabulary is another than the retriever's"):
         pretraining.objective(SIMLM, generator=started)
+    with pytest.raises(UserError, match=r"head: .*roberta: its vocabulary is another than the retriever's"):
+        pretraining.objective(SIMLM, language_model=started)
 
 
 def test_the_head_may_be_that_of_a_language_model(pretraining: Artifacts) -> None:

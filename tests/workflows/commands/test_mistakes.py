@@ -94,6 +94,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
          r"warm ranker: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
          r"groups do not have; accepted: a loss over targets, "),
+        ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
         ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out"),
