@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.config import UserError
-from tests.support import tiny
+from tests.support import tiny, toy
 from tests.support.tiny import Said
 from tests.support.trainings import lines
 from workflows.stages import experiments
@@ -40,6 +40,12 @@ def steps(tree: dict[str, Any], folder: Path, *assignments: str) -> dict[str, St
 def same(one: Step, other: Step) -> bool:
     """Whether two steps are one."""
     return one.fingerprint == other.fingerprint
+
+
+def test_a_head_of_another_vocabulary_is_told_with_the_plan(tree: dict[str, Any], tmp_path: Path, said: Said) -> None:
+    tree["pretrain"]["head"] = {"model": str(toy.write_encoder(tmp_path / "roberta", "roberta"))}
+    assert tiny.place(tmp_path / "place", tree)("plan") == 2
+    assert "/roberta: its vocabulary is another than the retriever's; accepted: one with the same" in said()[1]
 
 
 def test_the_pipeline_is_that_of_figure_2(tree: dict[str, Any], tmp_path: Path) -> None:
