@@ -141,7 +141,7 @@ def pretrained(
         if asked.objective == "diffcse":
             own.setdefault("difference", DifferenceConfig())
         if "generator" in own:
-            edits = own.get("difference", own.get("augmentation", own.get("bottleneck")))
+            edits = next(own[key] for key in ("difference", "augmentation", "bottleneck") if key in own)
             own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed, edits=edits)
         if "head" in own:
             if isinstance(reads, DualEncoderConfig):
