@@ -83,6 +83,7 @@ class CrossEncoder(nn.Module):
                     if (weights := pretrained.file_of(config, file)) is not None:
                         saved.load_weights(head, weights, prefix="linear.")
         layers.check_length(backbone, whole, "pair_tokens")
+        layers.check_padding(backbone.base_model, whole)
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             others = "last, token, mean" if attention.is_decoder(about) else "cls, first, mean"

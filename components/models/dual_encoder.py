@@ -68,6 +68,7 @@ class DualEncoder(nn.Module):
         }
         for tower in towers.values():
             layers.check_length(tower, whole, "query_tokens", "document_tokens")
+            layers.check_padding(tower, whole)
         tokenizers = [pretrained.tokenizer(config, folder) for folder in found.encoders.values()]
         if len(found.encoders) > 1:
             _check_alike(whole, towers, tokenizers)

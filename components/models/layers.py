@@ -1,11 +1,13 @@
 """The layers of a pre-trained model: keeping some of them, running them again in the backward pass, how long a text
-they read."""
+they read, and whether they leave padding out."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from components.config import UserError
@@ -30,15 +32,26 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     if keep[0] != 0 and model.config.model_type == "modernbert":
         raise UserError(f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
                         "accepted: lists that begin with 0")  # fmt: skip
-    for module in model.modules():
-        for name, child in module.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                setattr(module, name, nn.ModuleList([child[i] for i in keep]))
-                if getattr(model.config, "layer_types", None):  # which layers look at the whole text
-                    model.config.layer_types = [model.config.layer_types[i] for i in keep]
-                model.config.num_hidden_layers = len(keep)
-                return model
-    raise UserError(f"layers: {layers}: there is no list of {count} layers in a {model.config.model_type} model")
+    found = [(parent, name) for parent, name, one in outermost_lists(model) if len(one) == count]
+    if len(found) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
+        raise UserError(f"layers: {layers}: a {model.config.model_type} model has {len(found) or 'no'} lists of "
+                        f"{count} layers; accepted with it: null")  # fmt: skip
+    parent, name = found[0]
+    setattr(parent, name, nn.ModuleList([getattr(parent, name)[i] for i in keep]))
+    if getattr(model.config, "layer_types", None):  # which layers look at the whole text
+        model.config.layer_types = [model.config.layer_types[i] for i in keep]
+    model.config.num_hidden_layers = len(keep)
+    return model
+
+
+def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.ModuleList]]:
+    """The lists of modules that stand in no other list, in which encoders have their layers: in what each is, and under
+    what name."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.ModuleList):
+            yield module, name, child
+        else:
+            yield from outermost_lists(child)
 
 
 def use_gradient_checkpointing(module: nn.Module) -> None:
@@ -49,6 +62,28 @@ def use_gradient_checkpointing(module: nn.Module) -> None:
     for model in module.modules():
         if isinstance(model, PreTrainedModel) and model.supports_gradient_checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
+
+
+def check_padding(model: Any, source: Pretrained) -> None:
+    """UserError if a model cannot be asked for the states of a text's tokens, or if these depend on the padding beside
+    them, as FNet's and ConvBERT's do: each batch would give a text another vector or score."""
+    ids = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 0]])
+    kind, mask, was = model.config.model_type, (ids > 0).long(), model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            alone, padded = (
+                model(input_ids=ids[:, :width], attention_mask=mask[:, :width]).last_hidden_state[:, :5]
+                for width in (5, 8)
+            )
+    except (RuntimeError, TypeError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"model: {source.model}: a {kind} model does not read a text's tokens: {why}; accepted: an "
+                        "encoder, such as BERT, or a causal language model") from None  # fmt: skip
+    model.train(was)
+    if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
+        raise UserError(f"model: {source.model}: what a {kind} model makes of a text depends on the padding beside "
+                        "it; accepted: a model that leaves padding out")  # fmt: skip
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:

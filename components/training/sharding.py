@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from components.compute.gather import rank, sum_over_workers, workers
 from components.config import UserError
 from components.models import adapters
+from components.models.layers import outermost_lists
 from components.training.objective import Objective
 
 
@@ -47,10 +48,7 @@ def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype |
 
 def layers(module: nn.Module) -> list[nn.Module]:
     """The layers of all encoders: what stands in the outermost lists of modules, each once."""
-    found: dict[int, nn.Module] = {}
-    for child in module.children():
-        inside = list(child) if isinstance(child, nn.ModuleList) else layers(child)
-        found |= {id(layer): layer for layer in inside}
+    found = {id(layer): layer for _, _, outermost in outermost_lists(module) for layer in outermost}
     return list(found.values())
 
 

@@ -13,15 +13,27 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, BartConfig, BertConfig, MPNetConfig, T5Config, T5EncoderModel
+from transformers import (
+    AutoModel,
+    BartConfig,
+    BertConfig,
+    FNetConfig,
+    LongT5Config,
+    MPNetConfig,
+    T5Config,
+    T5EncoderModel,
+)
 
 from components.config import Damaged, UserError
 from components.data.tokenizers import load_tokenizer
 from components.models import configs, pretrained, saved, seeding
 from components.models.bottleneck import Decoder
 from components.models.capabilities import lacks_dropout
-from components.models.layers import check_length, keep_layers
+from components.models.cross_encoder import CrossEncoder
+from components.models.dual_encoder import DualEncoder
+from components.models.layers import check_length, check_padding, keep_layers
 from components.models.shape import dimensions_of
 from tests.support import toy
 
@@ -41,6 +53,11 @@ def deep(toys: Path) -> Path:
     return toy.write_encoder(toys / "deep", num_hidden_layers=4)
 
 
+BART = {
+    "vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
+}  # fmt: skip
+KINDS: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
 IDS = torch.tensor([[2, 50, 60, 70, 3]])
 
 
@@ -219,6 +236,40 @@ def test_layers_whose_biases_lie_beside_them_may_begin_anywhere() -> None:
         keep_layers(t5, [1, 2])
 
 
+@pytest.mark.parametrize("kind", ["XLM", "Bart"])
+def test_layers_that_lie_in_several_lists_are_not_cut(kind: str) -> None:
+    """XLM has a list for each part of a layer; BART's decoder would keep all of its own."""
+    sizes = {
+        "XLM": {"emb_dim": 16, "n_layers": 2, "n_heads": 2},
+        "Bart": BART | {"encoder_layers": 2, "decoder_layers": 2},
+    }
+    model = AutoModel.from_config(getattr(transformers, f"{kind}Config")(**{"vocab_size": 40, **sizes[kind]}))
+    with pytest.raises(
+        UserError, match=rf"^layers: 1: a {kind.lower()} model has \d lists of 2 layers; accepted with it"
+    ):
+        keep_layers(model, 1)
+
+
+def test_a_model_that_reads_padding_is_refused(tmp_path: Path) -> None:
+    """FNet's Fourier transform goes over all places. LongT5's encoder is not asked alone."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    fnet, config = AutoModel.from_config(FNetConfig(vocab_size=40, **sizes)), toy.retriever_config("some/model")
+    with pytest.raises(
+        UserError, match=r"^model: some/model: what a fnet model makes of a text depends on the padding"
+    ):
+        check_padding(fnet, config)
+    t5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    with pytest.raises(
+        UserError, match=r"^model: some/model: a longt5 model does not read a text's tokens: You have to"
+    ):
+        check_padding(AutoModel.from_config(LongT5Config(vocab_size=40, **t5)), config)
+    AutoModel.from_config(FNetConfig(vocab_size=40, **sizes)).save_pretrained(str(tmp_path / "fnet"))
+    toy.bert_tokenizer().save_pretrained(str(tmp_path / "fnet"))
+    for start in (toy.retriever_config, toy.ranker_config):
+        with pytest.raises(UserError, match="depends on the padding beside it; accepted: a model that leaves padding"):
+            KINDS[start(tmp_path / "fnet").kind].start(start(tmp_path / "fnet", dropout=None))
+
+
 def test_texts_are_cut_at_their_end_by_others_too(tmp_path: Path) -> None:
     """A tokenizer may say that it cuts at the beginning, and those that load an export would."""
     source = toy.write_encoder(tmp_path / "model")
@@ -257,10 +308,8 @@ def test_a_model_that_drops_nothing_is_known_by_its_files(tmp_path: Path, dropou
 
 def test_a_config_alone_may_say_that_there_is_dropout() -> None:
     """BART has a number where others have a module."""
-    shape = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
-             "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}  # fmt: skip
-    assert pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.1, **shape)))
-    assert not pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.0, **shape)))
+    assert pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.1, **BART)))
+    assert not pretrained.has_dropout(AutoModel.from_config(BartConfig(dropout=0.0, **BART)))
 
 
 def test_dimensions_are_told_of_a_folder_that_says_them(tmp_path: Path) -> None:
