@@ -214,9 +214,13 @@ def load(auto: Any, where: str, **options: Any) -> Any:
 
 
 def tokenizer(source: Pretrained, folder: str = "") -> Any:
-    """The tokenizer of a pre-trained model, which lies in `folder` inside it."""
+    """The tokenizer of a pre-trained model, which lies in `folder` inside it. UserError if it cannot be loaded, or
+    written as the one file that token stores are made with."""
     with _loading(source, "no tokenizer"):
         made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
+        if not made.is_fast:
+            raise UserError(f"model: {source.model}: its {type(made).__name__} is Python code alone; accepted: a model "
+                            "with a tokenizer.json, or whose tokenizer can be written as one")  # fmt: skip
         pad_with_any(made)
         made.truncation_side = "right"  # a text's beginning is read, and by those that load an export too
         return made

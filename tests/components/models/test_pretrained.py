@@ -239,14 +239,13 @@ def test_layers_whose_biases_lie_beside_them_may_begin_anywhere() -> None:
 @pytest.mark.parametrize("kind", ["XLM", "Bart"])
 def test_layers_that_lie_in_several_lists_are_not_cut(kind: str) -> None:
     """XLM has a list for each part of a layer; BART's decoder would keep all of its own."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "XLM": {"emb_dim": 16, "n_layers": 2, "n_heads": 2},
         "Bart": BART | {"encoder_layers": 2, "decoder_layers": 2},
     }
     model = AutoModel.from_config(getattr(transformers, f"{kind}Config")(**{"vocab_size": 40, **sizes[kind]}))
-    with pytest.raises(
-        UserError, match=rf"^layers: 1: a {kind.lower()} model has \d lists of 2 layers; accepted with it"
-    ):
+    says = f"^layers: 1: a {kind.lower()} model has [2-9] lists of 2 layers; accepted with it: null"
+    with pytest.raises(UserError, match=says):
         keep_layers(model, 1)
 
 
@@ -254,14 +253,10 @@ def test_a_model_that_reads_padding_is_refused(tmp_path: Path) -> None:
     """FNet's Fourier transform goes over all places. LongT5's encoder is not asked alone."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     fnet, config = AutoModel.from_config(FNetConfig(vocab_size=40, **sizes)), toy.retriever_config("some/model")
-    with pytest.raises(
-        UserError, match=r"^model: some/model: what a fnet model makes of a text depends on the padding"
-    ):
+    with pytest.raises(UserError, match="a fnet model makes of a text depends on the padding"):
         check_padding(fnet, config)
     t5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
-    with pytest.raises(
-        UserError, match=r"^model: some/model: a longt5 model does not read a text's tokens: You have to"
-    ):
+    with pytest.raises(UserError, match="a longt5 model does not read a text"):
         check_padding(AutoModel.from_config(LongT5Config(vocab_size=40, **t5)), config)
     AutoModel.from_config(FNetConfig(vocab_size=40, **sizes)).save_pretrained(str(tmp_path / "fnet"))
     toy.bert_tokenizer().save_pretrained(str(tmp_path / "fnet"))
@@ -276,6 +271,13 @@ def test_texts_are_cut_at_their_end_by_others_too(tmp_path: Path) -> None:
     path = source / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
     assert pretrained.tokenizer(toy.retriever_config(source)).truncation_side == "right"
+
+
+def test_a_tokenizer_without_a_file_of_its_rules_is_refused(tmp_path: Path) -> None:
+    """ByT5's is code that reads bytes."""
+    folder = toy.write_encoder(tmp_path / "model", "t5", tokenizer=transformers.ByT5Tokenizer(extra_ids=0))
+    with pytest.raises(UserError, match=r"^model: .*: its ByT5Tokenizer is Python code alone; accepted: a model with"):
+        pretrained.tokenizer(toy.retriever_config(folder))
 
 
 def test_a_model_without_some_of_its_weights_is_damaged(tmp_path: Path) -> None:
