@@ -122,8 +122,8 @@ def check_k(k: int, data: Path) -> int:
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
         raise UserError(
-            f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection; of rated "
-            f"pairs, whose `retrieve` asks for more than its cutoffs, {k} sentences or more, or `retrieve: []`"
+            f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection (where sentences "
+            "are retrieved, k is the largest cutoff of `retrieve` and 11 more)"
         )
     return int(count)
 
