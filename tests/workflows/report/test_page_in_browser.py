@@ -64,6 +64,24 @@ def test_totals_stay_last_and_names_are_sorted_as_words(page: Browser) -> None:
     assert names[:-1] == sorted(names[:-1])
 
 
+def test_a_query_from_right_to_left_leaves_the_numbers_beside_it_in_their_order(page: Browser) -> None:
+    page.run("document.querySelector('.found b').textContent = '\\u202eabc \\u05d0\\u05d1'")
+    left, right = page.run("""(() => {
+        const { childNodes } = document.querySelector('.found span');
+        const place = (from, to) => {
+            const range = document.createRange();
+            range.setStart(childNodes[0], from);
+            range.setEnd(childNodes[0], to);
+            return range.getBoundingClientRect().left;
+        };
+        return [place(0, 5), place(5, childNodes[0].length)];
+    })()""")
+    assert page.run("document.querySelector('.found b').getBoundingClientRect().right") <= left < right
+    tip = page.run("document.querySelector('#queries .bar title').textContent")
+    assert tip.startswith("\u2068")
+    assert "\u2069: " in tip
+
+
 def test_every_table_is_saved_as_csv(page: Browser) -> None:
     count = page.run("document.querySelectorAll('table').length")
     buttons = "[...document.querySelectorAll('button.save')].filter(one => one.textContent === 'CSV')"
@@ -141,7 +159,7 @@ def test_a_bar_opens_its_query_and_words_narrow_the_list(page: Browser) -> None:
     assert page.run("document.querySelector('.found').open") is True
     text = page.run("document.querySelector('#queries .bar:last-child title').textContent")
     query = page.run("document.querySelector('.found b').innerText")
-    assert text.startswith(query)
+    assert text.lstrip("\u2068").startswith(query)
     page.run(f"""(() => {{
         const field = document.querySelector('.pick input');
         field.value = {json.dumps(query)};

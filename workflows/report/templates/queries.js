@@ -106,7 +106,8 @@ function draw(rows, label) {
     const kind = row.difference > 0 ? "won" : row.difference < 0 ? "lost" : "level";
     const bar = make("rect", { class: `bar ${kind}${row.at === opened ? " chosen" : ""}`, x: (LEFT + at * wide).toFixed(2),
       y: from.toFixed(1), width: Math.max(.6, wide > 3 ? wide - 1 : wide).toFixed(2), height: tall.toFixed(1) },
-      make("title", {}, `${row.text}: ${three(row.a)} against ${three(row.b)}`));
+      // The marks isolate a text from right to left, which would turn the numbers around.
+      make("title", {}, `\u2068${row.text}\u2069: ${three(row.a)} against ${three(row.b)}`));
     bar.addEventListener("click", () => { opened = row.at; show(true); list.querySelector("summary")?.focus({ preventScroll: true }); });
     bars.append(bar);
   });
