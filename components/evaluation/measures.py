@@ -1,10 +1,10 @@
 """Measures of a ranking, query by query.
 
 Measures have ir_measures' names and are computed by it, so its command line gives the same values for an exported
-ranking, where each judged query has a relevant document: one without counts 0 there, and not at all here. It sorts by
-score, so neither ranks nor the order of rows matter. Equal scores are ordered as by the reference
+ranking, where no scores are equal and each judged query has a relevant document: one without counts 0 there, and not at
+all here. It sorts by score, so neither ranks nor the order of rows matter. Equal scores are ordered as by the reference
 tool of each measure: RR@k as by MS MARCO's script (ascending doc_id, like our rankings), all others as by trec_eval
-(descending doc_id).
+(descending doc_id). An exported ranking has none: its scores fall in the order of ours.
 """
 
 import math
