@@ -111,9 +111,12 @@ class Reading:
 
 @cache
 def record(name: str) -> Json | None:
-    """A record by its name; None where there is none."""
+    """A record by its name; None where there is none. UserError where it is cut."""
     path = RECORDS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError as error:
+        raise UserError(f"docs/records/{path.name}: not JSON: {error}") from None
 
 
 @cache

@@ -221,6 +221,13 @@ def test_a_record_is_on_one_page(rule: Any, pages: ModuleType, records: list[str
         pages.texts()
 
 
+def test_a_record_that_is_cut_is_named(rule: Any, pages: ModuleType) -> None:
+    (rule.RECORDS / "cut.json").write_text('{"run": ')
+    (pages.CLAIMS / "one.yaml").write_text(yaml_text({"title": "x", "records": ["cut"]}))
+    with pytest.raises(UserError, match=r"docs/records/cut.json: not JSON: Expecting value"):
+        pages.texts()
+
+
 def test_a_page_lists_no_record_that_nothing_makes(rule: Any, pages: ModuleType) -> None:
     (pages.CLAIMS / "one.yaml").write_text(yaml_text({"title": "x", "records": ["mad"]}))
     with pytest.raises(UserError, match=r"one.yaml: records: no record 'mad' in docs/records, and no config of that"):
