@@ -102,8 +102,8 @@ def write_page(
     table: TrialTable, *, title: str, source: Path, config: dict[str, Any], log_keys: set[str], results_split: str,
     then: str,
 ) -> Path:  # fmt: skip
-    """Write the page: the trials, the command `then` that runs the best config, and the measure against each key; those
-    of `log_keys` have a logarithmic axis."""
+    """Write the page of a table with a best trial: the trials, the command `then` that runs the best config, and the
+    measure against each key; those of `log_keys` have a logarithmic axis."""
     from markupsafe import Markup  # for our own drawing, whose text is escaped where it is made
 
     charts = [

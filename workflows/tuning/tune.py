@@ -127,6 +127,7 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
     """Print the table, and write the page and the best trial's config; StepFailed where no trial is done."""
     best = table.best
     if best is None:
+        print(report.format_table(table))
         reason = next((trial.reason for trial in table.trials if trial.reason), "none reached the last system")
         raise StepFailed(f"no trial is done: {reason}")
     table.error = error(tuned, best, store)

@@ -24,6 +24,7 @@ from workflows.__main__ import main, parser
 from workflows.distributed.cluster import Cluster
 from workflows.report.run_folder import RunFolder
 from workflows.stages import experiments
+from workflows.store.dag import StepFailed
 from workflows.store.planner import pending
 from workflows.store.store import Store
 from workflows.tuning import share, tune
@@ -260,6 +261,17 @@ def test_a_trial_that_fails_does_not_end_the_others(halved: Place, tmp_path: Pat
     assert re.search(
         r"^  trial 1 failed: step 'warm retriever' failed: update 2: .* is nan; lower the learning rate", out, re.M
     )
+
+
+def test_where_every_trial_fails_the_table_says_why(halved: Place, tmp_path: Path, said: Said) -> None:
+    place = halved.copy(tmp_path / "copy")
+    words = ["--set", f"{WARM}=1.0e+38", "--set", "tune.systems=[warm retriever]"]
+    words += ["--set", f"tune.space={{{WARM}: {{grid: [1.0e+38, 2.0e+38]}}}}"]
+    with pytest.raises(StepFailed, match=r"^no trial is done: step 'warm retriever' failed: update 2: .* is nan"):
+        run_tuning(place, *words)
+    out = said()[0]
+    assert out.startswith("RR@10, dev split; 2 trials: 2 failed\n")
+    assert out.count("failed: step 'warm retriever' failed: update 2") == 2
 
 
 OPTUNA = {"search": "optuna", "space": {GAME: {"loguniform": [1e-5, 1e-2]}}, "trials": 3}
