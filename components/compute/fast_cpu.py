@@ -10,7 +10,7 @@ weights in the precision of its inputs. Its backward pass avoids the softmax's o
 product of a row's output and gradient (Dao et al., 2022, FlashAttention, section 3.1).
 
 A pass adds to the gradient of the token embeddings in the rows of its tokens alone. Torch's own gradient is a new
-matrix as large as the vocabulary for each pass, nearly all of it 0: of 250,000 tokens it took an eighth of the time of
+matrix as large as the vocabulary for each pass, nearly all of it 0: of 250,000 tokens it took a sixth of the time of
 an update of six layers, of 30,000 tokens a twentieth of that of two.
 """
 
