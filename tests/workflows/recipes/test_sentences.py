@@ -239,4 +239,4 @@ def test_too_few_sentences_to_retrieve_from_are_told_by_the_key(
     few = {"data": {"format": "tsv", "path": str(tmp_path / "few.tsv")}, "split": "all", "retrieve": ["R@1"]}
     place = tiny.place(tmp_path / "place", {**tree, "similarity": {"Few": few}, "transfer": {}})
     assert place("run") == 2
-    assert "accepted: 1 to 4, the size of the collection (where sentences are retrieved, k is the largest" in said()[1]
+    assert "accepted: 1 to 4, the size of the collection (where sentences are retrieved, k is above" in said()[1]
