@@ -98,7 +98,7 @@ sys.path[:1] = [ROOT, os.getcwd()]
 
 # A process that this one starts anew (multiprocessing) runs this file too, under another name.
 if __name__ == "__main__":
-    from workflows.__main__ import command
+    from sparring.workflows.command_line import command
 
     sys.exit(command())
 """

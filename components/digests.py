@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from components.files import write_json
+from sparring.components.files import write_json
 
 
 def digest(path: Path) -> str:

@@ -21,8 +21,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.config import Damaged, UserError
-from components.timing import timed
+from sparring.components.config import Damaged, UserError
+from sparring.components.timing import timed
 
 if TYPE_CHECKING:
     import numpy as np

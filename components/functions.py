@@ -1,7 +1,6 @@
 """Functions named in configs by their dotted paths, checked by their source: no module is imported for it."""
 
 import ast
-import importlib
 import math
 from pathlib import Path
 from traceback import extract_tb
@@ -9,8 +8,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from components import modules
-from components.config import Config, UserError, listing
+from sparring.components import modules
+from sparring.components.config import Config, UserError, listing
 
 
 class FunctionRef(Config):
@@ -46,6 +45,7 @@ class FunctionRef(Config):
     @field_validator("function")
     @classmethod
     def _exists(cls, path: str) -> str:
+        path = modules.canonical(path)
         keyword_options(path)
         if cls.takes is not None:
             _check_signature(path, cls.takes, cls.may_take)
@@ -74,7 +74,7 @@ class FunctionRef(Config):
     def resolve(self) -> Any:
         """The function itself."""
         module, _, name = self.function.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        return getattr(modules.load(module), name)
 
     def called(self, *given: Any, **further: Any) -> Any:
         """What the function returns with its options; RuntimeError with its name and the line where it fails."""
@@ -147,7 +147,7 @@ def _functions(path: str) -> dict[str, ast.FunctionDef]:
     file = modules.file_of(module)
     if file is None:
         raise ValueError(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}")
-    if module.partition(".")[0] not in modules.OURS and (lacking := modules.absent(file)):
+    if not modules.is_ours(module) and (lacking := modules.absent(file)):
         line, package = lacking[0]
         raise ValueError(f"{file}:{line}: imports {package}, which is not installed here")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}

@@ -1,30 +1,98 @@
-"""Python modules by their dotted paths: their files, their syntax, a digest of their source. Nothing is imported."""
+"""Python modules that configs name by dotted paths: their files, their syntax, a digest of their source.
+
+Only `load` imports anything.
+"""
 
 import ast
 import hashlib
+import importlib
 import importlib.util
+import os
+import sys
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
+PACKAGE = "sparring"
+"""The package that this module belongs to. The versions of steps identify what its code computes."""
 OURS = ("components", "workflows")
-"""The packages of this repository. What their code computes is identified by the versions of steps."""
+"""Its subpackages. Configs and identities name modules from here on, as in `components.losses.listwise`."""
+FOLDER = "SPARRING_MODULES"
+"""Environment variable: the folder whose modules a config names, for the processes of a run."""
 
 INSTALLED = ("site-packages", "dist-packages")
 """The names of folders of installed packages."""
 STANDARD = Path(ast.__file__).parent
 """The folder of Python's own library."""
 
-LOOKED_IN = "looked for where you are, in PYTHONPATH and among the installed packages"
+LOOKED_IN = "looked among the installed packages, in PYTHONPATH and where you are"
 """Where a module was not found."""
+
+
+def canonical(name: str) -> str:
+    """The dotted path of a module or a function as configs and identities have it.
+
+    >>> canonical("sparring.components.losses.listwise"), canonical("my_package.losses")
+    ('components.losses.listwise', 'my_package.losses')
+    """
+    inside = name.removeprefix(f"{PACKAGE}.")
+    return inside if inside.partition(".")[0] in OURS else name
+
+
+def imported_as(name: str) -> str:
+    """The name that Python imports a module by.
+
+    >>> imported_as("components.losses.listwise"), imported_as("my_package.losses")
+    ('sparring.components.losses.listwise', 'my_package.losses')
+    """
+    return f"{PACKAGE}.{name}" if name.partition(".")[0] in OURS else name
+
+
+def is_ours(name: str) -> bool:
+    """Whether a dotted path leads into this package."""
+    return imported_as(name).partition(".")[0] == PACKAGE
+
+
+def load(name: str) -> ModuleType:
+    """Import the module at a dotted path. ImportError if there is none."""
+    name = imported_as(name)
+    _find(name.partition(".")[0])
+    return importlib.import_module(name)
+
+
+def own_folder() -> str | None:
+    """The folder whose modules a config names, once one of them was looked for; else None."""
+    return os.environ.get(FOLDER)
+
+
+def add_own_folder() -> None:
+    """Append the folder whose modules a config names to the path of this process, behind everything else."""
+    folder = own_folder()
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _find(top: str) -> importlib.machinery.ModuleSpec | None:
+    """The specification of a top-level module or package, which imports nothing.
+
+    The current folder is not on the path, so that none of its files can stand in for a library. If a config names
+    something that is found nowhere else, the current folder is appended to the path.
+    """
+    spec = importlib.util.find_spec(top)
+    if spec is None and own_folder() is None and (Path(f"{top}.py").is_file() or Path(top).is_dir()):
+        os.environ[FOLDER] = os.getcwd()
+        add_own_folder()
+        spec = importlib.util.find_spec(top)
+    return spec
 
 
 def file_of(module: str) -> Path | None:
     """The Python file of a module; None if there is no such module, or not as a Python file."""
-    top, *inside = module.split(".")
+    top, *inside = imported_as(module).split(".")
     if not all(part.isidentifier() for part in (top, *inside)):
         return None
     try:
-        spec = importlib.util.find_spec(top)  # for a top-level name this imports nothing
+        spec = _find(top)
     except ValueError:  # a module without a place, such as `__main__`
         return None
     if spec is None:
@@ -68,7 +136,7 @@ def digest(module: str) -> str | None:
     Comments and layout do not count. Nor do modules that are imported by a computed name, and files read as data.
     """
     package = module.partition(".")[0]
-    if package in OURS or file_of(module) is None:
+    if is_ours(module) or file_of(module) is None:
         return None
     folder = _folder_of(package)
     sources: dict[str, str] = {}
@@ -77,7 +145,7 @@ def digest(module: str) -> str | None:
         name = waiting.pop()
         path = file_of(name)
         top = name.partition(".")[0]
-        if name in sources or path is None or top in OURS or (top != package and _folder_of(top) != folder):
+        if name in sources or path is None or is_ours(top) or (top != package and _folder_of(top) != folder):
             continue
         status = path.stat()
         sources[name], imported = _source(name, path, status.st_mtime_ns, status.st_size)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator
 
-from components.config import UserError, did_you_mean, listing
+from sparring.components.config import UserError, did_you_mean, listing
 
 VALUES = 100_000
 """Most values of a YAML file."""

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, listing, parse
-from components.evaluation.result_table import CLEAR
-from components.evaluation.significance import THE_METHOD
-from components.yaml_files import read_based, read_yaml
-from workflows import ROOT
-from workflows.stages.expected import KEY, Expected
-from workflows.stages.experiments import name_of
+from sparring.components.config import Config, UserError, listing, parse
+from sparring.components.evaluation.result_table import CLEAR
+from sparring.components.evaluation.significance import THE_METHOD
+from sparring.components.yaml_files import read_based, read_yaml
+from sparring.workflows import ROOT
+from sparring.workflows.stages.expected import KEY, Expected
+from sparring.workflows.stages.experiments import name_of
 
 HOLDS, DOES_NOT, NOT_SHOWN, UNTOLD = "holds", "does not hold", "not shown", "cannot be told here"
 WORST_FIRST = (DOES_NOT, NOT_SHOWN, HOLDS)

@@ -17,12 +17,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from components.config import Config  # noqa: E402
-from components.yaml_files import read_based  # noqa: E402
-from workflows.stages import experiments  # noqa: E402
-from workflows.stages.expected import KEY, Expected  # noqa: E402
-from workflows.stages.scale import why_not  # noqa: E402
-from workflows.store.dag import graph  # noqa: E402
+from sparring.components.config import Config  # noqa: E402
+from sparring.components.yaml_files import read_based  # noqa: E402
+from sparring.workflows.stages import experiments  # noqa: E402
+from sparring.workflows.stages.expected import KEY, Expected  # noqa: E402
+from sparring.workflows.stages.scale import why_not  # noqa: E402
+from sparring.workflows.store.dag import graph  # noqa: E402
 
 FOLDER = ROOT / "configs" / "papers"
 LIST = FOLDER / "README.md"

@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cluster import licences  # noqa: E402
-from components.config import Config  # noqa: E402
-from components.sources import base  # noqa: E402
-from workflows import __main__ as command_line  # noqa: E402
-from workflows.distributed.cluster import Cluster  # noqa: E402
-from workflows.stages import experiments  # noqa: E402
+from sparring.components.config import Config  # noqa: E402
+from sparring.components.sources import base  # noqa: E402
+from sparring.workflows import command_line as command_line  # noqa: E402
+from sparring.workflows.distributed.cluster import Cluster  # noqa: E402
+from sparring.workflows.stages import experiments  # noqa: E402
 
 PARTS = "parts"
 """The page of the classes that several recipes have keys of."""
@@ -35,7 +35,7 @@ PARTS = "parts"
 def pages() -> dict[str, str]:
     """Every page by its place."""
     found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
-    recipes = {name: importlib.import_module(f"workflows.recipes.{name}") for name in experiments.names()}
+    recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in experiments.names()}
     reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
     shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
     for name, module in recipes.items():
@@ -111,7 +111,7 @@ def formats() -> str:
         "`data: {format: NAME, ...}` reads a collection. Each format is a file in `components/sources`.",
         "",
     ]
-    modules = {name: importlib.import_module(f"components.sources.{name}") for name in base.formats()}
+    modules = {name: importlib.import_module(f"sparring.components.sources.{name}") for name in base.formats()}
     sources = [module.Source for module in modules.values()]
     here = list(dict.fromkeys(one for source in sources for one in _reached(source)))
     for name, module in modules.items():

@@ -18,11 +18,11 @@ import claims as rule  # noqa: E402
 from claims import DOES_NOT, HOLDS, NOT_SHOWN, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
 from papers import PAPERS  # noqa: E402
 
-from components.config import UserError, listing  # noqa: E402
-from components.evaluation import result_table  # noqa: E402
-from components.evaluation.result_table import p_number, signed, unsigned  # noqa: E402
-from components.evaluation.significance import THE_METHOD  # noqa: E402
-from workflows.report.page import duration  # noqa: E402
+from sparring.components.config import UserError, listing  # noqa: E402
+from sparring.components.evaluation import result_table  # noqa: E402
+from sparring.components.evaluation.result_table import p_number, signed, unsigned  # noqa: E402
+from sparring.components.evaluation.significance import THE_METHOD  # noqa: E402
+from sparring.workflows.report.page import duration  # noqa: E402
 
 CLAIMS, PAGES = ROOT / "docs" / "claims", ROOT / "docs" / "pages" / "results"
 

@@ -15,9 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is first imported:
 import numpy as np
 import pytest
 
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session, stop_ray
 from tests.support import synced, tiny, toy
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session, stop_ray
 
 # A shell starts what it runs in the background with SIGINT ignored, and what tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -92,7 +92,7 @@ def language_model(toys: Path, encoder: Path) -> Path:
 @pytest.fixture(scope="session")
 def tokens(toys: Path, data: Path, retriever: Path) -> Path:
     """The token store of the collection."""
-    from workflows.steps.tokenize import TokenizeConfig, tokenize
+    from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 
     folder = toys / "tokens"
     folder.mkdir()
@@ -128,7 +128,7 @@ def played(toys: Path, beir: Path, encoder: Path) -> tiny.Place:
 @pytest.fixture
 def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products in bf16 where they are asked for, also on a processor that emulates them."""
-    monkeypatch.setattr("components.compute.precision.has_bf16", lambda device: True)
+    monkeypatch.setattr("sparring.components.compute.precision.has_bf16", lambda device: True)
 
 
 @pytest.fixture

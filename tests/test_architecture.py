@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from components.config import Config
-from components.sources import base as sources
-from components.yaml_files import read_based
+from sparring.components.config import Config
+from sparring.components.sources import base as sources
+from sparring.components.yaml_files import read_based
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome
 from tests.support.planned import CONFIGS, planned
 from tests.support.tiny import ROOT
-from workflows.stages import experiments
-from workflows.stages.results import Outcome
 
 PACKAGES = ("components", "workflows")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -93,7 +93,7 @@ def test_the_layout_is_what_is_on_disk() -> None:
 
 @pytest.mark.parametrize("recipe", experiments.names())
 def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
-    module = importlib.import_module(f"workflows.recipes.{recipe}")
+    module = importlib.import_module(f"sparring.workflows.recipes.{recipe}")
     assert issubclass(module.Config, Config)
     assert typing.get_args(module.Config.model_fields["recipe"].annotation) == (recipe,)
     assert inspect.signature(module.build).parameters.keys() == {"config"}
@@ -116,11 +116,11 @@ def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def configs() -> list[type[BaseModel]]:
     """Every config that a file can hold: from recipes, sources and profiles."""
-    tops = [importlib.import_module(f"workflows.recipes.{recipe}").Config for recipe in experiments.names()]
-    tops += [importlib.import_module(f"components.sources.{format}").Source for format in sources.formats()]
+    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in experiments.names()]
+    tops += [importlib.import_module(f"sparring.components.sources.{format}").Source for format in sources.formats()]
     tops += [
-        importlib.import_module("workflows.distributed.cluster").Cluster,
-        importlib.import_module("workflows.tuning.config").Tuning,
+        importlib.import_module("sparring.workflows.distributed.cluster").Cluster,
+        importlib.import_module("sparring.workflows.tuning.config").Tuning,
     ]
     return sorted({found for top in tops for found in reachable(top)}, key=lambda c: f"{c.__module__}.{c.__name__}")
 
@@ -151,7 +151,7 @@ def test_a_step_takes_a_place_a_cluster_and_named_inputs() -> None:
         assert (first.name, second.name) == ("out", "cluster")
         named = [one for one in others if one.kind is not inspect.Parameter.VAR_KEYWORD or function.__name__ != "train"]
         assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in named)
-        assert function.__module__.startswith("workflows.steps.")
+        assert function.__module__.startswith("sparring.workflows.steps.")
         assert function.__doc__
 
 
@@ -264,9 +264,9 @@ print(sorted(name for name in sys.modules if name.startswith("components.") and 
 print(sorted({"torch", "numpy", "scipy", "transformers", "sentence_transformers", "tokenizers"} & sys.modules.keys()))
 for module in modules:
     importlib.import_module(module)
-from workflows.recipes.adapt import defaults
+from sparring.workflows.recipes.adapt import defaults
 defaults.PATIENCE = 600.0  # a busy machine reads a collection for longer than the notice waits
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 for path in configs:
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(["--store", "nowhere", "plan", path]) == 0, path

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.yaml_files import yaml_text
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows import command_line as command_line
+from sparring.workflows.program import located
+from sparring.workflows.stages import experiments
 from tests.support import tiny
 from tests.support.tiny import ROOT
-from workflows import __main__ as command_line
-from workflows.program import located
-from workflows.stages import experiments
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)

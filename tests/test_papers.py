@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from components.yaml_files import read_based
+from sparring.components.yaml_files import read_based
+from sparring.workflows.stages.expected import KEY, Expected
 from tests.support.tiny import ROOT
-from workflows.stages.expected import KEY, Expected
 
 FOLDER = ROOT / "configs" / "papers"
 TABLES = [path for path in sorted(FOLDER.rglob("*.yaml")) if read_based(path).get(KEY)]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
-from components.yaml_files import yaml_text
+from sparring.components.config import UserError
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.components.yaml_files import yaml_text
 from tests.support.tiny import ROOT
 
 
@@ -73,7 +73,7 @@ def test_the_pages_are_current(pages: ModuleType) -> None:
 
 def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleType, tmp_path: Path) -> None:
     """So that a record which comes later does not break the pages."""
-    from workflows.stages import experiments
+    from sparring.workflows.stages import experiments
 
     waiting: dict[str, set[str]] = {}
     for path in pages.CLAIMS.glob("*.yaml"):

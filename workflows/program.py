@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from workflows import ROOT
+from sparring.workflows import ROOT
 
 NAME = "sparring"
 """The command that set-up installs (`cluster/environment.py`)."""
@@ -21,7 +21,12 @@ SENT = "sent"
 
 def program() -> str:
     """What the user has called, for messages; in a job, what has sent it."""
-    return os.environ.get(CALLED_AS) or (NAME if Path(sys.argv[0]).name == NAME else "python -m workflows")
+    if sent := os.environ.get(CALLED_AS):
+        return sent
+    called = Path(sys.argv[0])
+    if called.name == NAME:
+        return NAME
+    return f"python -m {NAME if called.parent.name == NAME else 'workflows'}"
 
 
 def located(path: Path, beside: Path | None = None) -> Path:

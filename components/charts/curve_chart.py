@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from components.charts.axes import ticks
+from sparring.components.charts.axes import ticks
 
 WIDTH, PLOT, LEFT, RIGHT, TOP, BOTTOM, LINE = 340, 150, 50, 10, 8, 38, 16
 """The chart's width, the height of its plot, the margins, and the height of a line of names."""

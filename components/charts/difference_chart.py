@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from components.charts.axes import ticks
+from sparring.components.charts.axes import ticks
 
 WIDTH, SIDES, TOP, ROW = 440, 18, 8, 38
 

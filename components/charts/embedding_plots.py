@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from components.charts.axes import ticks
-from components.evaluation.embedding_space import COSINES, RATIOS
+from sparring.components.charts.axes import ticks
+from sparring.components.evaluation.embedding_space import COSINES, RATIOS
 
 WIDTH, SIDES, TOP = 440, 16, 4
 NAME, HILL = 20, 26

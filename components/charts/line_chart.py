@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from components.charts.axes import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, height_scale, ticks, x_axis, y_axis
-from components.charts.axes import svg as wrapped
-from components.evaluation.measures import mean_and_deviation
+from sparring.components.charts.axes import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, height_scale, ticks, x_axis, y_axis
+from sparring.components.charts.axes import svg as wrapped
+from sparring.components.evaluation.measures import mean_and_deviation
 
 RIGHT = 124
 """Margin for the names of the lines."""

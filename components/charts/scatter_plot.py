@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
-from components.charts.axes import LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
-from components.charts.axes import svg as wrapped
+from sparring.components.charts.axes import LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
+from sparring.components.charts.axes import svg as wrapped
 
 RIGHT = 16
 """Margin at the right edge, which has no names of lines."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from components.data.batches import padded_width, token_batches
+from sparring.components.data.batches import padded_width, token_batches
 
 _least = 1
 _unchunked = False

@@ -25,8 +25,8 @@ from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from components.compute import attention
-from components.compute.packing import is_packed, pack_layers, packed, unpacked
+from sparring.components.compute import attention
+from sparring.components.compute.packing import is_packed, pack_layers, packed, unpacked
 
 NAME = "sparring_cpu_training"
 BITS = 16

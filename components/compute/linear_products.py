@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from components.compute.precision import DTYPES, has_bf16, has_int8
+from sparring.components.compute.precision import DTYPES, has_bf16, has_int8
 
 PACKED_FOR = 4_096
 """Rows that weights are laid out for; other numbers of rows give the same results."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.compute.linear_products import Rounded, eight_bits
-from components.compute.precision import DTYPES
+from sparring.components.compute.linear_products import Rounded, eight_bits
+from sparring.components.compute.precision import DTYPES
 
 SECONDS = 0.1
 """The rate is measured for at least this long, after a warm-up as long."""

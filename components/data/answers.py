@@ -17,7 +17,7 @@ from typing import Literal
 
 import regex
 
-from components.config import UserError
+from sparring.components.config import UserError
 
 Mode = Literal["tokens", "regex"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError, listing
-from components.data.tables import EXAMPLES, read
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import EXAMPLES, read
 
 FILE = "examples.parquet"
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing
-from components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, elements, pieces, read
-from components.files import replacing
-from components.rng import keyed_sample
-from components.timing import timed
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import DEV, GROUPS, QRELS, QUERIES, TEXT, elements, pieces, read
+from sparring.components.files import replacing
+from sparring.components.rng import keyed_sample
+from sparring.components.timing import timed
 
 CANDIDATES = 10_000_000
 """Candidates of groups whose ids are in memory at once; changes no result."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.files import replacing
-from components.timing import timed
+from sparring.components.files import replacing
+from sparring.components.timing import timed
 
 TEXT = pa.large_string()
 """Ids and texts. An array of Arrow's `string` holds at most 2 GiB, which the ids of 80 million documents exceed."""

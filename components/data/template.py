@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from components.data.batches import Batch, Part, concatenate
-from components.data.tokens import Tokens
+from sparring.components.data.batches import Batch, Part, concatenate
+from sparring.components.data.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from components.config import UserError
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer, tokenizer_digest
-from components.data.tokens import Tokens
-from components.files import read_json
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer, tokenizer_digest
+from sparring.components.data.tokens import Tokens
+from sparring.components.files import read_json
 
 TOKENIZER = "tokenizer.json"
 """The file in a token store that holds the digest of the tokenizer that made it."""

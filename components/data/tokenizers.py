@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from components.config import Damaged, UserError
-from components.files import naming_damage, read_json
+from sparring.components.config import Damaged, UserError
+from sparring.components.files import naming_damage, read_json
 
 MODEL_CONFIG = "sparring.json"
 """The file in a saved model's folder that holds the config the model was made with."""

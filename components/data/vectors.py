@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import Damaged, UserError
-from components.data.tables import TEXT
-from components.files import read_json, write_array
+from sparring.components.config import Damaged, UserError
+from sparring.components.data.tables import TEXT
+from sparring.components.files import read_json, write_array
 
 MAX_NUMBERS = 2**26
 """The most numbers (floats) of document vectors held in memory at once. It changes memory and speed, not results."""

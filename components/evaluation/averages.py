@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from components.evaluation.significance import compare_averages, ends, estimate, layouts
+from sparring.components.evaluation.significance import compare_averages, ends, estimate, layouts
 
 AVERAGE = "average"
 """What averages over collections have in place of a collection's name."""

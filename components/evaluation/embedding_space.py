@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from components.config import Config
+from sparring.components.config import Config
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.config import Config
-from components.evaluation.measures import means, per_query
-from components.evaluation.significance import compare
-from components.files import read_json, write_json
+from sparring.components.config import Config
+from sparring.components.evaluation.measures import means, per_query
+from sparring.components.evaluation.significance import compare
+from sparring.components.files import read_json, write_json
 
 FILE = "gate.json"
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator
 
-from components.config import UserError
-from components.data.tables import TEXT
+from sparring.components.config import UserError
+from sparring.components.data.tables import TEXT
 
 PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
 """One query's value of one measure in a row."""

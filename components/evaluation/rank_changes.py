@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data.tables import TEXT
+from sparring.components.data.tables import TEXT
 
 
 @dataclass(frozen=True)

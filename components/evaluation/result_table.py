@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from components.evaluation.averages import AVERAGE
-from components.evaluation.measures import description, mean_and_deviation
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.components.evaluation.averages import AVERAGE
+from sparring.components.evaluation.measures import description, mean_and_deviation
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
 
 WIDTH = 110
 """Columns of the plain-text table."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from components.files import read_json
+from sparring.components.files import read_json
 
 FILE = "selection.json"
 """The file that says which systems were selected, and why not where none was."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from components.evaluation.measures import by_measure
-from components.evaluation.similarity import CORRELATIONS
-from components.rng import keyed_rng
+from sparring.components.evaluation.measures import by_measure
+from sparring.components.evaluation.similarity import CORRELATIONS
+from sparring.components.rng import keyed_rng
 
 THIS_TRAINING = "paired randomization over queries (this training)"
 """The test that takes the trained models as they are: `paired_randomization` of each query's mean over the seeds."""

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
-from components.config import Config, UserError, distinct
-from components.evaluation.embedding_space import COSINES, alignment, histogram, uniformity, unit_length
+from sparring.components.config import Config, UserError, distinct
+from sparring.components.evaluation.embedding_space import COSINES, alignment, histogram, uniformity, unit_length
 
 Floats = npt.NDArray[np.float64]
 Aggregation = Literal["all", "mean", "wmean"]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from components.config import Config, UserError
+from sparring.components.config import Config, UserError
 
 Bools = npt.NDArray[np.bool_]
 

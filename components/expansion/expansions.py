@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError, listing
-from components.data.tables import EXPANSIONS, QRELS, QUERIES, TEXT, read, write
-from components.files import replacing
-from components.rng import keyed_int
-from components.sources.reading import plain_or_gz, read_objects
-from components.sources.records import Bad
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import EXPANSIONS, QRELS, QUERIES, TEXT, read, write
+from sparring.components.files import replacing
+from sparring.components.rng import keyed_int
+from sparring.components.sources.reading import plain_or_gz, read_objects
+from sparring.components.sources.records import Bad
 
 FILE = "expansions.parquet"
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.compute.processor import configure_process
-from components.data.groups import queries_of
-from components.data.tables import EXPANSIONS, TEXT
-from components.expansion import expansions, relevance_model
-from components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
-from components.files import read_json, replacing, write_array, write_json
-from components.rng import keyed_rng
+from sparring.components.compute.processor import configure_process
+from sparring.components.data.groups import queries_of
+from sparring.components.data.tables import EXPANSIONS, TEXT
+from sparring.components.expansion import expansions, relevance_model
+from sparring.components.expansion.relevance_model import Document, Frequencies, RelevanceConfig
+from sparring.components.files import read_json, replacing, write_array, write_json
+from sparring.components.rng import keyed_rng
 
 SAMPLED = 100_000
 """How many documents terms are counted in, spread over the collection: enough to know the common terms."""

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data import row_runs
-from components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, TEXT, check
-from components.retrieval.fusion import FusionConfig, fuse_lists
+from sparring.components.data import row_runs
+from sparring.components.data.tables import ANSWER_RANKS, ANSWERED, EXPANSIONS, RANKING, TEXT, check
+from sparring.components.retrieval.fusion import FusionConfig, fuse_lists
 
 PREDICTIONS = pa.schema([("doc_id", TEXT), ("score", pa.float32())])
 """A query reranker's score of an expansion: the answer rank that it predicts, up to a constant."""

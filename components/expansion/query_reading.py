@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
 
 TOP = "top.npy"
 """In an artifact of candidates: the row of the passage of each expanded query."""

@@ -16,8 +16,8 @@ import numpy as np
 import regex
 from pydantic import Field
 
-from components.config import Config
-from components.data.sentences import sentences
+from sparring.components.config import Config
+from sparring.components.data.sentences import sentences
 
 _WORD = regex.compile(r"[\p{L}\p{N}\p{M}]{2,20}")
 

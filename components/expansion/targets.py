@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from components.config import Config
-from components.data.answers import Mode, matcher, normalize
-from components.data.sentences import sentences
+from sparring.components.config import Config
+from sparring.components.data.answers import Mode, matcher, normalize
+from sparring.components.data.sentences import sentences
 
 Kind = Literal["answer", "sentence", "title"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.masking import LOWEST, log_softmax, softmax, softplus
+from sparring.components.losses.masking import LOWEST, log_softmax, softmax, softplus
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
@@ -25,7 +25,7 @@ def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_tempera
     The ranker cannot tell the first negative from the positive. A retriever that prefers that negative has less loss:
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
     >>> teacher = torch.tensor([[4.0, 4.0, 0.0]])
     >>> expected_reward(Scores(torch.tensor([[0.0, 2.0, 0.0]]), target, where, teacher))
@@ -54,7 +54,7 @@ def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: f
     Less loss for the candidate that the ranker cannot tell from the positive than for one that it can:
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
     >>> teacher = torch.tensor([[4.0, 4.0, 0.0]])
     >>> released(Scores(torch.tensor([[0.0, 2.0, 0.0]]), target, where, teacher))

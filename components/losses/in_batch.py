@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from components.losses.listwise import cross_entropy
+from sparring.components.losses.listwise import cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
@@ -24,8 +24,8 @@ def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     Two queries and two documents with all scores 0 have a loss of log 2 in each direction:
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {"document-query": Block(zeros, others)}
     >>> both_directions(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))
@@ -46,7 +46,7 @@ def hardness_weighted(
     to document and back: `both_directions`.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> scores = Scores(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]]))
     >>> hardness_weighted(scores, strength=0.0), hardness_weighted(scores, strength=1.0)  # log 2, log(1 + e)
     (tensor([0.6931]), tensor([1.3133]))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.masking import softmax, softplus
+from sparring.components.losses.masking import softmax, softplus
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
@@ -25,7 +25,7 @@ def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     rise by the same, and leaves their level to chance.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
     >>> generator(Scores(torch.zeros(1, 2), target, where, teacher=torch.tensor([[3.0, 0.0]])))  # -(3.05 + 0.69) / 2
     tensor([-1.8709])
@@ -40,7 +40,7 @@ def discriminator(scores: Scores) -> Tensor:
     `-mean log sigmoid(s+) - mean log(1 - sigmoid(s-))`. A mean over no documents is 0.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
     >>> discriminator(Scores(torch.zeros(1, 3), target, where))  # 2 log 2
     tensor([1.3863])

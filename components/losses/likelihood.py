@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def negative_log_likelihood(scores: Scores, *, over: Literal["mean", "sum"] = "mean") -> Tensor:
@@ -20,7 +20,7 @@ def negative_log_likelihood(scores: Scores, *, over: Literal["mean", "sum"] = "m
     read.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> log_probabilities = torch.tensor([[-1.0, -2.0, -9.0]])
     >>> scores = Scores(log_probabilities, torch.ones(1, 3), torch.tensor([[True, True, False]]))
     >>> negative_log_likelihood(scores), negative_log_likelihood(scores, over="sum")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.masking import log_softmax, softmax
+from sparring.components.losses.masking import log_softmax, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
@@ -22,7 +22,7 @@ def cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     al., 2022, Eq. 2, where tau is 1 / temperature) and of its ranker (Eq. 7). A row without targets has loss 0.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
     >>> cross_entropy(Scores(torch.tensor([[2.0, 2.0, 5.0]]), target, where))  # log 2: the third does not count
     tensor([0.6931])
@@ -40,7 +40,7 @@ def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     without targets has loss 0.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[0.5, 0.5]]), torch.tensor([[True, True]])
     >>> divergence(Scores(torch.tensor([[3.0, 3.0]]), target, where))
     tensor([0.])
@@ -58,7 +58,7 @@ def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
     plus the teacher's entropy, so gradients are the same.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> student, target, where = torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
     >>> distillation(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
     tensor([0.6931])
@@ -74,7 +74,7 @@ def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float =
     and the retriever's have that of its contrastive loss.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> student, target, where = torch.tensor([[4.0, 3.0]]), torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
     >>> kl(Scores(student, target, where, teacher=torch.tensor([[2.0, 1.0]])))
     tensor([0.])
@@ -94,7 +94,7 @@ def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     alpha / 2.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> a, b, where = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]]), torch.tensor([[True, True]])
     >>> symmetric_kl(Scores(a, torch.tensor([[1.0, 0.0]]), where, teacher=b))
     tensor([0.1155])
@@ -115,7 +115,7 @@ def listnet(
     KL differs by the targets' entropy, so gradients are the same).
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> values = torch.tensor([[2.0, 1.0, 0.0]])
     >>> scores = Scores(student=values, target=values, where=torch.ones(1, 3, dtype=torch.bool))
     >>> listnet(scores), listnet(scores, least=1.0)

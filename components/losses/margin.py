@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
@@ -19,7 +19,7 @@ def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
     pair has loss 0.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
     >>> hinge(Scores(torch.tensor([[2.0, 1.5, 0.0]]), target, where))  # (1/2 + 0) / 3
     tensor([0.1667])
@@ -40,7 +40,7 @@ def mean_squared(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
     Student and teacher may differ by a constant, but not by a factor: temperatures correct that.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0]]), torch.tensor([[True, True]])
     >>> mean_squared(Scores(torch.tensor([[7.0, 5.0]]), target, where, teacher=torch.tensor([[4.0, 1.0]])))  # (2 - 3)^2
     tensor([1.])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.masking import softplus
+from sparring.components.losses.masking import softplus
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def binary_cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
@@ -19,7 +19,7 @@ def binary_cross_entropy(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     (Chuang et al., 2023, Appendix B.2). Their head has two logits; the score here is the difference of the two.
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> target, where = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[True, True, False]])
     >>> binary_cross_entropy(Scores(torch.tensor([[0.0, 0.0, 9.0]]), target, where))  # log 2
     tensor([0.6931])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def ranking(
@@ -36,7 +36,7 @@ def ranking(
     The model predicts rank 3 for both, where 1 and 11 are right; they should be alpha 10 = 0.1 apart:
 
     >>> import torch
-    >>> from components.scores import Scores
+    >>> from sparring.components.scores import Scores
     >>> scores = Scores(torch.tensor([[3.0, 3.0]]), torch.tensor([[1.0, 11.0]]), torch.tensor([[True, True]]))
     >>> ranking(scores)
     tensor([0.1000])

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.listwise import cross_entropy
+from sparring.components.losses.listwise import cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def samtone(
@@ -36,8 +36,8 @@ def samtone(
     and two queries for each document.
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {name: Block(zeros, others) for name in ("query-query", "document-query")}
     >>> samtone(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log 3 + log 2
@@ -66,8 +66,8 @@ def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_
     have the first stage only.
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {"document-candidate": Block(zeros, others)}
     >>> pair(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log 2 from either part
@@ -90,8 +90,8 @@ def released_pair(scores: Scores, *, temperature: float = 1.0, alpha: float = 0.
     (`duplicates: count`).
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {"document-query": Block(zeros, others), "document-mined": Block(zeros, others)}
     >>> scores = Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks)

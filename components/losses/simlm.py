@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from components.losses.listwise import cross_entropy
+from sparring.components.losses.listwise import cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -> Tensor:
@@ -20,8 +20,8 @@ def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -
     `warmup` is as in `released`.
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> blocks = {"document-candidate": Block(zeros, others)}
     >>> contrastive(Scores(zeros, torch.eye(2), torch.ones(2, 2, dtype=torch.bool), others=blocks))  # log 3
@@ -49,8 +49,8 @@ def released(
     falls from 1 in so many updates.
 
     >>> import torch
-    >>> from components.scores import Scores
-    >>> from components.scores import Block
+    >>> from sparring.components.scores import Scores
+    >>> from sparring.components.scores import Block
     >>> zeros, others = torch.zeros(2, 2), ~torch.eye(2, dtype=torch.bool)
     >>> names = ("document-query", "query-query", "document-document")
     >>> blocks = {name: Block(zeros, others) for name in names}

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from components.config import UserError, listing
-from components.digests import sha256
-from components.files import read_json, write_json
-from components.models.configs import BASE, Adapter, Base, locate_model
+from sparring.components.config import UserError, listing
+from sparring.components.digests import sha256
+from sparring.components.files import read_json, write_json
+from sparring.components.models.configs import BASE, Adapter, Base, locate_model
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """The files of peft."""

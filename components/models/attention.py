@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
-from components.config import UserError
-from components.models.configs import Base, DualEncoderConfig
+from sparring.components.config import UserError
+from sparring.components.models.configs import Base, DualEncoderConfig
 
 
 def is_decoder(config: Any) -> bool:

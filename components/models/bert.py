@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.models.configs import BASE
+from sparring.components.models.configs import BASE
 
 WEIGHTS = "model.safetensors"
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel
 
-from components.compute.gather import gather, rank
-from components.config import UserError
-from components.models.layers import keep_layers
+from sparring.components.compute.gather import gather, rank
+from sparring.components.config import UserError
+from sparring.components.models.layers import keep_layers
 
 
 class Decoder(nn.Module):

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from components.models import hub
-from components.models.configs import Pretrained, locate_model
+from sparring.components.models import hub
+from sparring.components.models.configs import Pretrained, locate_model
 
 LIMIT = 512
 """Tokens that a model is taken to read at most where its folder does not say."""

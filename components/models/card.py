@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from components.config import UserError
-from components.models.configs import locate_model
+from sparring.components.config import UserError
+from sparring.components.models.configs import locate_model
 
 CARD = "README.md"
 _METADATA = re.compile(r"\A---\n(.*?)\n---\n", re.S)

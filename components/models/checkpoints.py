@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from components.config import UserError, listing
-from components.data.tokenizers import save_tokenizer
-from components.models.configs import DualEncoderConfig
-from components.models.dual_encoder import DualEncoder
-from components.models.reader import Reader
-from components.models.reader_configs import ReaderConfig
+from sparring.components.config import UserError, listing
+from sparring.components.data.tokenizers import save_tokenizer
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.reader import Reader
+from sparring.components.models.reader_configs import ReaderConfig
 
 FIRST = "embeddings.word_embeddings.weight"
 """A weight that every encoder here has: what stands before it in a checkpoint is the encoder's place there."""

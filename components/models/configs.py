@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError
+from sparring.components.config import Config, UserError
 
 MODULES = "modules.json"
 """The file in a folder of sentence-transformers that lists its modules."""

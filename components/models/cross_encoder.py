@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.tokenizers import load_tokenizer
-from components.files import write_json
-from components.models import attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
-from components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
-from components.models.dual_encoder import pool
-from components.models.maxsim import CODE, MODULE, maxsim
-from components.models.sentence_modules import WEIGHTS, Found
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.files import write_json
+from sparring.components.models import attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
+from sparring.components.models.configs import CrossEncoderConfig, ResolvedCrossEncoderConfig
+from sparring.components.models.dual_encoder import pool
+from sparring.components.models.maxsim import CODE, MODULE, maxsim
+from sparring.components.models.sentence_modules import WEIGHTS, Found
 
 
 class CrossEncoder(nn.Module):

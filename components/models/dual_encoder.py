@@ -12,12 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.files import write_json
-from components.models import adapters, attention, layers, pretrained, saved, seeding, sentence_modules, special_tokens
-from components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
-from components.models.sentence_modules import SIDES, WEIGHTS, Found
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.files import write_json
+from sparring.components.models import (
+    adapters,
+    attention,
+    layers,
+    pretrained,
+    saved,
+    seeding,
+    sentence_modules,
+    special_tokens,
+)
+from sparring.components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
+from sparring.components.models.sentence_modules import SIDES, WEIGHTS, Found
 
 Side = Literal["query", "document"]
 _Place = TypeVar("_Place")

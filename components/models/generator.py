@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from components.compute.precision import autocast, computed
-from components.config import UserError
-from components.data.batches import token_batches
-from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
-from components.models import pretrained, saved
-from components.models.generator_configs import GenerateConfig, GeneratorConfig
-from components.rng import keyed_rng
+from sparring.components.compute.precision import autocast, computed
+from sparring.components.config import UserError
+from sparring.components.data.batches import token_batches
+from sparring.components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from sparring.components.models import pretrained, saved
+from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.components.rng import keyed_rng
 
 
 class Generated(NamedTuple):

@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config
-from components.models.configs import Adaptable
+from sparring.components.config import Config
+from sparring.components.models.configs import Adaptable
 
 
 class GeneratorConfig(Adaptable):

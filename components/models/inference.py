@@ -18,18 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.compute import attention
-from components.compute.linear_products import has_products, linear_product
-from components.compute.precision import DTYPES, computed
-from components.compute.processor import configure_process, has_amx
-from components.compute.roofline import MatrixProducts
-from components.data.batches import Batch, to_device, token_batches
-from components.data.template import Template
-from components.data.tokens import Tokens
-from components.models import adapters
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
-from components.timing import timed
+from sparring.components.compute import attention
+from sparring.components.compute.linear_products import has_products, linear_product
+from sparring.components.compute.precision import DTYPES, computed
+from sparring.components.compute.processor import configure_process, has_amx
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.template import Template
+from sparring.components.data.tokens import Tokens
+from sparring.components.models import adapters
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.timing import timed
 
 Model = TypeVar("Model", bound=DualEncoder | CrossEncoder)
 

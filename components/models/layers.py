@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from components.config import UserError
-from components.data.batches import padded_width
-from components.models.configs import Pretrained
+from sparring.components.config import UserError
+from sparring.components.data.batches import padded_width
+from sparring.components.models.configs import Pretrained
 
 
 def keep_layers(model: Any, layers: int | list[int] | None) -> Any:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from components.compute.chunking import checkpointed
-from components.compute.vocabulary import log_likelihoods, sampled
-from components.config import UserError
-from components.data.tokenizers import MODEL_CONFIG
-from components.models import layers, pretrained, saved
-from components.models.configs import MaskedLanguageModelConfig
-from components.models.shape import predicted_at_once
+from sparring.components.compute.chunking import checkpointed
+from sparring.components.compute.vocabulary import log_likelihoods, sampled
+from sparring.components.config import UserError
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.models import layers, pretrained, saved
+from sparring.components.models.configs import MaskedLanguageModelConfig
+from sparring.components.models.shape import predicted_at_once
 
 
 class LanguageModelHead(nn.Module):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
-from components.yaml_files import yaml_text
+from sparring.components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+from sparring.components.yaml_files import yaml_text
 
 HUB = re.compile(r"[\w.-]+/[\w.-]+")
 """The id of a model on a hub, unless it is a folder here."""

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.config import UserError
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer
-from components.data.tokens import Tokens
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder, Side
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder, Side
 
 FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.models import adapters
-from components.models.configs import Adaptable, Base, Pretrained, locate_model
-from components.models.seeding import seeded
+from sparring.components.config import UserError
+from sparring.components.models import adapters
+from sparring.components.models.configs import Adaptable, Base, Pretrained, locate_model
+from sparring.components.models.seeding import seeded
 
 Read = Callable[[Any, str], Any]
 """Reads a pre-trained model from what names it and the folder inside that."""

@@ -24,12 +24,12 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from components.config import Damaged, UserError
-from components.files import naming_damage
-from components.models import adapters, hub
-from components.models.attention import for_reading, is_decoder, with_attention
-from components.models.capabilities import DROPOUTS
-from components.models.configs import (
+from sparring.components.config import Damaged, UserError
+from sparring.components.files import naming_damage
+from sparring.components.models import adapters, hub
+from sparring.components.models.attention import for_reading, is_decoder, with_attention
+from sparring.components.models.capabilities import DROPOUTS
+from sparring.components.models.configs import (
     MODULES,
     Adaptable,
     Base,
@@ -38,10 +38,10 @@ from components.models.configs import (
     Pretrained,
     locate_model,
 )
-from components.models.layers import keep_layers
-from components.models.over_base import adapted
-from components.models.seeding import seeded
-from components.models.special_tokens import pad_with_any
+from sparring.components.models.layers import keep_layers
+from sparring.components.models.over_base import adapted
+from sparring.components.models.seeding import seeded
+from sparring.components.models.special_tokens import pad_with_any
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

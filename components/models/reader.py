@@ -19,13 +19,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
-from components.data.batches import Batch, to_device, token_batches
-from components.data.template import Template
-from components.data.token_store import TokenStore
-from components.data.tokenizers import MODEL_CONFIG, load_tokenizer
-from components.models import pretrained, saved
-from components.models.reader_configs import ReaderConfig
+from sparring.components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
+from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.template import Template
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from sparring.components.models import pretrained, saved
+from sparring.components.models.reader_configs import ReaderConfig
 
 QUESTION, CONTEXT = "question:", "context:"
 """The texts before a question and before a passage, as in the released code. That puts `title:` before a title too;

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from components.config import Config, Damaged, parse
-from components.data.tokenizers import MODEL_CONFIG, tokenizer_file
-from components.files import check_whole, naming_damage, read_json, write_json
-from components.models import adapters, bert, over_base, pretrained
-from components.models.attention import for_reading
-from components.models.configs import BASE, MODULES, Pretrained
+from sparring.components.config import Config, Damaged, parse
+from sparring.components.data.tokenizers import MODEL_CONFIG, tokenizer_file
+from sparring.components.files import check_whole, naming_damage, read_json, write_json
+from sparring.components.models import adapters, bert, over_base, pretrained
+from sparring.components.models.attention import for_reading
+from sparring.components.models.configs import BASE, MODULES, Pretrained
 
 HUGGINGFACE_CONFIG = "config.json"
 TOKENIZER_FILES = (

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple, NoReturn
 
-from components.config import UserError, listing
-from components.data.tokenizers import MODEL_CONFIG
-from components.models import pretrained
-from components.models.configs import BASE, MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
-from components.models.maxsim import CODE, MODULE
+from sparring.components.config import UserError, listing
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.models import pretrained
+from sparring.components.models.configs import BASE, MODULES, CrossEncoderConfig, DualEncoderConfig, Pretrained
+from sparring.components.models.maxsim import CODE, MODULE
 
 WEIGHTS = "model.safetensors"
 """The file with the weights of a Dense module."""

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from components.config import UserError
-from components.files import read_json
-from components.models.configs import DualEncoderConfig, Pretrained, locate_model
+from sparring.components.config import UserError
+from sparring.components.files import read_json
+from sparring.components.models.configs import DualEncoderConfig, Pretrained, locate_model
 
 
 def predicted_at_once(*, cuda: bool) -> int:

@@ -12,9 +12,9 @@ from tokenizers.normalizers import Prepend, Sequence
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from components.config import UserError
-from components.data.template import Template
-from components.models.configs import PAIR
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.models.configs import PAIR
 
 
 def pad_with_any(tokenizer: Any) -> None:

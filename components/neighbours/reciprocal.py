@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from components.config import Config
+from sparring.components.config import Config
 
 if TYPE_CHECKING:  # configs are read without torch
     from torch import Tensor

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.data.groups import DocumentIds, rows_of
-from components.data.tables import RANKING, by_query, check
-from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
-from components.files import read_json, replacing
-from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
+from sparring.components.data.groups import DocumentIds, rows_of
+from sparring.components.data.tables import RANKING, by_query, check
+from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
+from sparring.components.files import read_json, replacing
+from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 
 TRIALS = "trials.json"
 """The file that says which numbers were tried, and what each did for queries: the mean of a measure, their `value`."""
@@ -147,7 +147,7 @@ def list_scores(
     """
     import torch
 
-    from components.neighbours.reciprocal import scores
+    from sparring.components.neighbours.reciprocal import scores
 
     mask, padded = torch.from_numpy(lists.mask).to(device), lists.padded(lists.documents)
     parts, batch = [], contexts_per_batch(padded.shape[1], device)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config
-from components.neighbours import reciprocal
-from components.neighbours.reciprocal import NeighboursConfig, Normalise
+from sparring.components.config import Config
+from sparring.components.neighbours import reciprocal
+from sparring.components.neighbours.reciprocal import NeighboursConfig, Normalise
 
 if TYPE_CHECKING:  # configs are read without torch
     from torch import Tensor

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.compute.gather import gather, rank
-from components.data.batches import Batch
-from components.data.tokens import Tokens
-from components.objectives.simlm import BottleneckBatch, Predictions, SimLM
-from components.scores import Scores
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import SpanConfig
-from components.training.terms import Duplicates, LossTerm
+from sparring.components.compute.gather import gather, rank
+from sparring.components.data.batches import Batch
+from sparring.components.data.tokens import Tokens
+from sparring.components.objectives.simlm import BottleneckBatch, Predictions, SimLM
+from sparring.components.scores import Scores
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import SpanConfig
+from sparring.components.training.terms import Duplicates, LossTerm
 
 
 class CoCondenser(SimLM):

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.compute.roofline import MatrixProducts
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.data.vectors import DocumentVectors
-from components.files import read_json, write_json
-from components.models.dual_encoder import DualEncoder
-from components.scores import Scores
-from components.training.config import TemperatureConfig
-from components.training.group_objective import GroupObjective, PaddedGroups
-from components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from components.training.terms import TermSum, evaluate
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.vectors import DocumentVectors
+from sparring.components.files import read_json, write_json
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.scores import Scores
+from sparring.components.training.config import TemperatureConfig
+from sparring.components.training.group_objective import GroupObjective, PaddedGroups
+from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from sparring.components.training.terms import TermSum, evaluate
 
 TEMPERATURE = "temperature.json"
 """Beside the model: what a training that goes on from it begins with."""

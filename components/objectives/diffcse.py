@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from components.objectives.parts.difference import DifferencePrediction
-from components.objectives.simcse import SimCSE, ViewsBatch, ViewsRepresentations
-from components.scores import Scores
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import DifferenceConfig, ProjectorConfig
-from components.training.terms import LossTerm
+from sparring.components.objectives.parts.difference import DifferencePrediction
+from sparring.components.objectives.simcse import SimCSE, ViewsBatch, ViewsRepresentations
+from sparring.components.scores import Scores
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import DifferenceConfig, ProjectorConfig
+from sparring.components.training.terms import LossTerm
 
 
 class DiffCSE(SimCSE):

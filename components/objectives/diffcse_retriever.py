@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.objectives.parts.difference import DifferencePrediction
-from components.objectives.parts.editing import Edits
-from components.objectives.parts.scoring import RetrieverBatch
-from components.objectives.retriever import Retriever
-from components.scores import Scores
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import DifferenceConfig
-from components.training.terms import LossTerm
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.difference import DifferencePrediction
+from sparring.components.objectives.parts.editing import Edits
+from sparring.components.objectives.parts.scoring import RetrieverBatch
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.scores import Scores
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import DifferenceConfig
+from sparring.components.training.terms import LossTerm
 
 
 class EditedGroups(NamedTuple):

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.compute.chunking import checkpointed, chunk_rows, is_unchunked
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.models.generator import Generator
-from components.objectives.parts.writing import Writing
-from components.training.objective import ObjectiveInputs, Visit
+from sparring.components.compute.chunking import checkpointed, chunk_rows, is_unchunked
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.models.generator import Generator
+from sparring.components.objectives.parts.writing import Writing
+from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class GeneratorBatch(NamedTuple):

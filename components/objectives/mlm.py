@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from components.compute.roofline import MatrixProducts, head_operations
-from components.models.masked_language_model import MaskedLanguageModel
-from components.objectives.parts.replacing import placed
-from components.objectives.parts.token_prediction import TokenPrediction
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import MaskedLanguageModelingConfig
+from sparring.components.compute.roofline import MatrixProducts, head_operations
+from sparring.components.models.masked_language_model import MaskedLanguageModel
+from sparring.components.objectives.parts.replacing import placed
+from sparring.components.objectives.parts.token_prediction import TokenPrediction
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import MaskedLanguageModelingConfig
 
 
 class MaskedBatch(NamedTuple):

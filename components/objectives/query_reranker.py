@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.data.batches import Batch
-from components.expansion.query_reading import RerankerInputs
-from components.objectives.ranker import Ranker, RankerBatch
-from components.training.objective import ObjectiveInputs, ranking_measures
+from sparring.components.data.batches import Batch
+from sparring.components.expansion.query_reading import RerankerInputs
+from sparring.components.objectives.ranker import Ranker, RankerBatch
+from sparring.components.training.objective import ObjectiveInputs, ranking_measures
 
 
 class QueryReranker(Ranker):

@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.compute.chunking import take_rows
-from components.compute.roofline import MatrixProducts
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.models.cross_encoder import CrossEncoder
-from components.models.pretrained import has_dropout
-from components.scores import Scores
-from components.training.config import HardestConfig
-from components.training.group_objective import GroupObjective, PaddedGroups
-from components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from components.training.terms import TermSum, evaluate
+from sparring.components.compute.chunking import take_rows
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.pretrained import has_dropout
+from sparring.components.scores import Scores
+from sparring.components.training.config import HardestConfig
+from sparring.components.training.group_objective import GroupObjective, PaddedGroups
+from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from sparring.components.training.terms import TermSum, evaluate
 
 
 class RankerBatch(NamedTuple):

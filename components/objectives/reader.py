@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.data.batches import Batch
-from components.data.template import Template
-from components.data.token_store import TokenStore
-from components.data.tokens import Tokens
-from components.models.reader import Reader, ReaderInputs
-from components.objectives.parts.writing import Writing
-from components.training.group_objective import PaddedGroups
-from components.training.objective import ObjectiveInputs, Visit
+from sparring.components.data.batches import Batch
+from sparring.components.data.template import Template
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.reader import Reader, ReaderInputs
+from sparring.components.objectives.parts.writing import Writing
+from sparring.components.training.group_objective import PaddedGroups
+from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class ReaderBatch(NamedTuple):

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.compute.roofline import MatrixProducts
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.groups import known_positives
-from components.data.token_store import TokenStore
-from components.models.dual_encoder import DualEncoder
-from components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
-from components.scores import Scores
-from components.training.group_objective import GroupObjective, PaddedGroups
-from components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.groups import known_positives
+from sparring.components.data.token_store import TokenStore
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
+from sparring.components.scores import Scores
+from sparring.components.training.group_objective import GroupObjective, PaddedGroups
+from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
+from sparring.components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
 
 class Retriever(GroupObjective):

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.compute.gather import gather, rank
-from components.compute.roofline import MatrixProducts
-from components.config import UserError
-from components.data.batches import Batch
-from components.models.bottleneck import Projector
-from components.models.dual_encoder import DualEncoder
-from components.objectives.parts.editing import Editing, Edits
-from components.objectives.parts.rated_pairs import RatedPairs
-from components.scores import Scores
-from components.training import objective
-from components.training.document_objective import DocumentObjective
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import AugmentationConfig, ProjectorConfig, not_one_encoder
-from components.training.terms import Duplicates, LossTerm, TermSum, evaluate
+from sparring.components.compute.gather import gather, rank
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.models.bottleneck import Projector
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives.parts.editing import Editing, Edits
+from sparring.components.objectives.parts.rated_pairs import RatedPairs
+from sparring.components.scores import Scores
+from sparring.components.training import objective
+from sparring.components.training.document_objective import DocumentObjective
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import AugmentationConfig, ProjectorConfig, not_one_encoder
+from sparring.components.training.terms import Duplicates, LossTerm, TermSum, evaluate
 
 
 class ViewsBatch(NamedTuple):

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.compute.roofline import MatrixProducts, head_operations
-from components.config import UserError
-from components.models.bottleneck import Decoder, DetectionHead
-from components.models.dual_encoder import DualEncoder, pool
-from components.objectives.parts.replacing import GENERATOR, language_model_head, load_generator, placed
-from components.objectives.parts.token_prediction import TokenPrediction
-from components.scores import Scores
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import BottleneckConfig
-from components.training.terms import LossTerm
+from sparring.components.compute.roofline import MatrixProducts, head_operations
+from sparring.components.config import UserError
+from sparring.components.models.bottleneck import Decoder, DetectionHead
+from sparring.components.models.dual_encoder import DualEncoder, pool
+from sparring.components.objectives.parts.replacing import GENERATOR, language_model_head, load_generator, placed
+from sparring.components.objectives.parts.token_prediction import TokenPrediction
+from sparring.components.scores import Scores
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import BottleneckConfig
+from sparring.components.training.terms import LossTerm
 
 
 class BottleneckBatch(NamedTuple):

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from components.config import Config
-from components.data import row_runs
-from components.data.tables import RANKING, check
-from components.files import read_json
-from components.retrieval.interpolation import Normalise, interpolated
+from sparring.components.config import Config
+from sparring.components.data import row_runs
+from sparring.components.data.tables import RANKING, check
+from sparring.components.files import read_json
+from sparring.components.retrieval.interpolation import Normalise, interpolated
 
 FITTED = "fusion.json"
 """The file that says how rankings are fused, where that was chosen by what it does for queries."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from components.retrieval import topk
+from sparring.components.retrieval import topk
 
 # Documents of a block, and counters in memory at once: FAISS has k for each possible distance of each query. They
 # change no result.

@@ -15,8 +15,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from components.config import Damaged, UserError
-from components.retrieval import topk
+from sparring.components.config import Damaged, UserError
+from sparring.components.retrieval import topk
 
 # Vectors converted to float32 and added together.
 BLOCK = 65_536

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data.tables import RANKING, check
+from sparring.components.data.tables import RANKING, check
 
 Normalise = Literal["none", "max-min"]
 

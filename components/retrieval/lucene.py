@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, Damaged, UserError, listing
+from sparring.components.config import Config, Damaged, UserError, listing
 
 Language = Literal[
     "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components.config import Damaged
-from components.retrieval import lucene
+from sparring.components.config import Damaged
+from sparring.components.retrieval import lucene
 
 ENDS, TEXT = "doc_ids.ends", "doc_ids.text"
 AT_ONCE = 4_096

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from components.config import Damaged
-from components.retrieval import lucene, lucene_ids
+from sparring.components.config import Damaged
+from sparring.components.retrieval import lucene, lucene_ids
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.config import Config
+from sparring.components.config import Config
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

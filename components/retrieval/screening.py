@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from components.config import Config
-from components.data import row_runs
+from sparring.components.config import Config
+from sparring.components.data import row_runs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,10 +17,10 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from components.config import Config, UserError
-from components.data.vectors import DocumentVectors, Shards
-from components.files import write_json
-from components.retrieval import hamming, topk
+from sparring.components.config import Config, UserError
+from sparring.components.data.vectors import DocumentVectors, Shards
+from sparring.components.files import write_json
+from sparring.components.retrieval import hamming, topk
 
 FILE = "smaller.json"
 """The file beside vectors that says how they were made."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from components.retrieval import blocks
+from sparring.components.retrieval import blocks
 
 if TYPE_CHECKING:  # imported where vectors are multiplied: a driver that only merges does not pay for it
     import torch

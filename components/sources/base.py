@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
-from components.rng import keyed_int
-from components.sources.records import Bad, Document, Judgement, Query
+from sparring.components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
+from sparring.components.rng import keyed_int
+from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -135,7 +135,7 @@ def declared(tree: Any) -> Any:
     for key, text in _texts(tree):
         if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
             raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")
-    source: type[Source] = importlib.import_module(f"components.sources.{name}").Source
+    source: type[Source] = importlib.import_module(f"sparring.components.sources.{name}").Source
     try:
         return source.model_validate(tree)
     except ValidationError as error:

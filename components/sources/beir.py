@@ -7,9 +7,9 @@ whose qrels judge it. A query without judgements has the split `unjudged`, and i
 from collections.abc import Iterator
 from pathlib import Path
 
-from components.sources import base
-from components.sources.reading import Item, fields, named, plain_or_gz, read_lines, read_objects, splits
-from components.sources.records import (
+from sparring.components.sources import base
+from sparring.components.sources.reading import Item, fields, named, plain_or_gz, read_lines, read_objects, splits
+from sparring.components.sources.records import (
     UNJUDGED,
     Bad,
     Document,

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from components.config import UserError, listing
-from components.sources import base
-from components.sources.near_duplicates import Shingles
-from components.sources.python_files import Docstring, read_docstrings, root
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.config import UserError, listing
+from sparring.components.sources import base
+from sparring.components.sources.near_duplicates import Shingles
+from sparring.components.sources.python_files import Docstring, read_docstrings, root
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
 class Source(base.Source):

@@ -11,9 +11,18 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from components.sources import base
-from components.sources.reading import Item, fields, literal, plain_or_gz, read_array, read_cells, read_lines, some
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.sources import base
+from sparring.components.sources.reading import (
+    Item,
+    fields,
+    literal,
+    plain_or_gz,
+    read_array,
+    read_cells,
+    read_lines,
+    some,
+)
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
 class Source(base.Source):

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError, did_you_mean, listing
-from components.rng import keyed_int, keyed_sample
-from components.sources.base import Source
-from components.sources.records import Bad, Document, Judgement, Query
+from sparring.components.config import UserError, did_you_mean, listing
+from sparring.components.rng import keyed_int, keyed_sample
+from sparring.components.sources.base import Source
+from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 
 class Drawn:

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from components.config import listing
-from components.sources import training_groups
-from components.sources.records import Bad
-from components.sources.training_groups import Given, divided, passages, scores, without_ids
+from sparring.components.config import listing
+from sparring.components.sources import training_groups
+from sparring.components.sources.records import Bad
+from sparring.components.sources.training_groups import Given, divided, passages, scores, without_ids
 
 
 class Source(training_groups.GroupSource):

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from components.config import Config, UserError, listing
-from components.sources import base
-from components.sources.parquet import theirs_of
-from components.sources.reading import fitting
-from components.sources.records import (
+from sparring.components.config import Config, UserError, listing
+from sparring.components.sources import base
+from sparring.components.sources.parquet import theirs_of
+from sparring.components.sources.reading import fitting
+from sparring.components.sources.records import (
     UNJUDGED,
     Bad,
     Document,
@@ -24,7 +24,7 @@ from components.sources.records import (
     judgement,
     query,
 )
-from components.sources.rows import batches, load
+from sparring.components.sources.rows import batches, load
 
 
 class Table(Config):

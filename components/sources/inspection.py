@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from components.sources.base import Source
-from components.sources.records import LISTED, Bad, Judgement, Query, is_list
-from components.sources.survey import percentile
+from sparring.components.sources.base import Source
+from sparring.components.sources.records import LISTED, Bad, Judgement, Query, is_list
+from sparring.components.sources.survey import percentile
 
 SAMPLES = 2
 LENGTHS = 100_000

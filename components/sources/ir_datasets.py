@@ -4,9 +4,9 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
-from components.config import UserError
-from components.sources import base
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.config import UserError
+from sparring.components.sources import base
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
 class Source(base.Source):

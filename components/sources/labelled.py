@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, model_validator
 
-from components.sources import base
-from components.sources.records import (
+from sparring.components.sources import base
+from sparring.components.sources.records import (
     Bad,
     Document,
     Example,

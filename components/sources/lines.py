@@ -4,9 +4,9 @@ document's id is the line's number. Empty lines are left out."""
 from collections.abc import Iterator
 from pathlib import Path
 
-from components.sources import base
-from components.sources.reading import plain_or_gz, read_lines
-from components.sources.records import Bad, Document, Judgement, Query, document
+from sparring.components.sources import base
+from sparring.components.sources.reading import plain_or_gz, read_lines
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document
 
 
 class Source(base.Source):

@@ -7,9 +7,9 @@ the dev set, so a folder with both needs, for example, `splits: {train: train, d
 from collections.abc import Iterator
 from pathlib import Path
 
-from components.sources import base
-from components.sources.reading import named, plain_or_gz, read_cells, read_judgements, some, splits
-from components.sources.records import Bad, Document, Judgement, Query, document, query
+from sparring.components.sources import base
+from sparring.components.sources.reading import named, plain_or_gz, read_cells, read_judgements, some, splits
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, query
 
 
 class Source(base.Source):

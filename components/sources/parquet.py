@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator, model_validator
 
-from components.config import Config, UserError, listing
-from components.sources import base
-from components.sources.reading import matching, named, readable, regular, some
-from components.sources.records import (
+from sparring.components.config import Config, UserError, listing
+from sparring.components.sources import base
+from sparring.components.sources.reading import matching, named, readable, regular, some
+from sparring.components.sources.records import (
     UNJUDGED,
     Bad,
     Document,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from components import modules
+from sparring.components import modules
 
 OTHER_CODE = {"tests", "test", "testing", "_testing", "conftest", "site-packages", "dist-packages", "__pycache__"}
 """Folders and files to skip: tests, and other packages inside the standard library's folder."""

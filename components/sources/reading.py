@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from components.config import UserError
-from components.sources.records import NOT_UTF8, Bad, Judgement, judgement
+from sparring.components.config import UserError
+from sparring.components.sources.records import NOT_UTF8, Bad, Judgement, judgement
 
 
 class Line(NamedTuple):

@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from components.config import UserError
-from components.data.tables import as_relevance
+from sparring.components.config import UserError
+from sparring.components.data.tables import as_relevance
 
 
 class Bad(NamedTuple):

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.sources.parquet import opened, plain_rows
-from components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable, regular
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.sources.parquet import opened, plain_rows
+from sparring.components.sources.reading import Item, fitting, read_array, read_lines, read_objects, readable, regular
+from sparring.components.sources.records import Bad
 
 MARKS = ("state.json", "dataset_dict.json")
 """Files that `save_to_disk` writes."""

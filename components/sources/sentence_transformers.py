@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing
-from components.files import replacing
-from components.sources import training_groups
-from components.sources.records import Bad
-from components.sources.training_groups import Given, divided, passages, scores, without_ids
+from sparring.components.config import UserError, listing
+from sparring.components.files import replacing
+from sparring.components.sources import training_groups
+from sparring.components.sources.records import Bad
+from sparring.components.sources.training_groups import Given, divided, passages, scores, without_ids
 
 LABELS = ("label", "labels", "score", "scores")
 NO_TEXT = ("dataset_name",)

@@ -12,11 +12,11 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from components.config import UserError
-from components.data.answers import matcher, normalize
-from components.data.sentences import sentences
-from components.sources import base
-from components.sources.records import Bad, Document, Judgement, Query
+from sparring.components.config import UserError
+from sparring.components.data.answers import matcher, normalize
+from sparring.components.data.sentences import sentences
+from sparring.components.sources import base
+from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 
 class Source(base.Source):

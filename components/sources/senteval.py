@@ -14,11 +14,11 @@ from typing import NamedTuple, Self
 
 from pydantic import field_validator, model_validator
 
-from components.config import listing
-from components.sources import base, labelled
-from components.sources.labelled import Labelled
-from components.sources.reading import read_lines
-from components.sources.records import Bad
+from sparring.components.config import listing
+from sparring.components.sources import base, labelled
+from sparring.components.sources.labelled import Labelled
+from sparring.components.sources.reading import read_lines
+from sparring.components.sources.records import Bad
 
 
 class Subsets(NamedTuple):

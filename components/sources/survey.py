@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import Field
 
-from components.config import Config, UserError
-from components.data.tables import document_text
-from components.sources.base import Source
-from components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
+from sparring.components.config import Config, UserError
+from sparring.components.data.tables import document_text
+from sparring.components.sources.base import Source
+from sparring.components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
 
 DOCUMENTS = 20_000
 """So many documents are read, the first of the files."""

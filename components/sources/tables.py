@@ -24,11 +24,11 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
 
-from components.config import UserError, listing
-from components.sources import base, parquet
-from components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
-from components.sources.reading import Item, Row, first_keys, literal, read_csv, read_lines, read_objects
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.config import UserError, listing
+from sparring.components.sources import base, parquet
+from sparring.components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
+from sparring.components.sources.reading import Item, Row, first_keys, literal, read_csv, read_lines, read_objects
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
 IDS = {"documents": "doc_id", "queries": "query_id", "qrels": "query_id"}

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from components.config import listing
-from components.data.tables import document_text
-from components.sources import base, training_groups
-from components.sources.reading import matching
-from components.sources.records import Bad, Document, document
-from components.sources.rows import read_rows
-from components.sources.training_groups import Given, divided, scores
+from sparring.components.config import listing
+from sparring.components.data.tables import document_text
+from sparring.components.sources import base, training_groups
+from sparring.components.sources.reading import matching
+from sparring.components.sources.records import Bad, Document, document
+from sparring.components.sources.rows import read_rows
+from sparring.components.sources.training_groups import Given, divided, scores
 
 SIDES = ("positive", "negative")
 

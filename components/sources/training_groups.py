@@ -14,12 +14,12 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from components.data.tables import document_text
-from components.sources import base
-from components.sources.reading import matching, named
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
-from components.sources.rows import files_of, read_rows
-from components.sources.trec import LARGEST
+from sparring.components.data.tables import document_text
+from sparring.components.sources import base
+from sparring.components.sources.reading import matching, named
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.sources.rows import files_of, read_rows
+from sparring.components.sources.trec import LARGEST
 
 
 class Given(NamedTuple):

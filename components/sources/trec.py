@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
-from components.data.tables import QRELS, RANKING, TEXT, as_relevance
-from components.files import replacing
-from components.sources.reading import read_lines
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.data.tables import QRELS, RANKING, TEXT, as_relevance
+from sparring.components.files import replacing
+from sparring.components.sources.reading import read_lines
+from sparring.components.sources.records import Bad
 
 LARGEST = 3e38
 """No score is so large: a 32-bit float would not hold it."""

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from components.sources import base
-from components.sources.reading import fitting, named, plain_or_gz, read_judgements, read_lines
-from components.sources.records import Bad, Document, Judgement, Query, document, query
+from sparring.components.sources import base
+from sparring.components.sources.reading import fitting, named, plain_or_gz, read_judgements, read_lines
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, query
 
 Labels = Literal["raw", "dctr"]
 

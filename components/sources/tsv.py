@@ -11,10 +11,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from components.config import listing
-from components.sources import base, labelled
-from components.sources.reading import fitting, plain_or_gz, read_lines
-from components.sources.records import Bad
+from sparring.components.config import listing
+from sparring.components.sources import base, labelled
+from sparring.components.sources.reading import fitting, plain_or_gz, read_lines
+from sparring.components.sources.records import Bad
 
 SPLIT = "{split}"
 LAYOUTS = (("score", "sentence1", "sentence2"), ("label", "sentence"), ("label", "sentence1", "sentence2"))

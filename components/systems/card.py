@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from components.config import listing
-from components.models.model_card import Measures, Row, metadata
-from components.systems.config import SystemConfig
+from sparring.components.config import listing
+from sparring.components.models.model_card import Measures, Row, metadata
+from sparring.components.systems.config import SystemConfig
 
 CARD = "README.md"
 

@@ -9,12 +9,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, Damaged, UserError, parse
-from components.files import check_whole
-from components.neighbours.reranking import NeighboursRerankConfig
-from components.retrieval.fusion import FusionConfig
-from components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
-from components.yaml_files import read_text
+from sparring.components.config import Config, Damaged, UserError, parse
+from sparring.components.files import check_whole
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.lucene import AnalyzerConfig, BM25Config, RM3Config
+from sparring.components.yaml_files import read_text
 
 SYSTEM = "system.json"
 FOLDER = "system"

@@ -14,10 +14,10 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import Damaged, UserError
-from components.data.groups import id_order, ids_of
-from components.data.tables import DOCUMENTS, pieces, records
-from components.sources.reading import readable
+from sparring.components.config import Damaged, UserError
+from sparring.components.data.groups import id_order, ids_of
+from sparring.components.data.tables import DOCUMENTS, pieces, records
+from sparring.components.sources.reading import readable
 
 NULL, NULL_BELOW = re.compile(rb"\s*null"), re.compile(rb"\n\s*null")
 """In place of a document, at the beginning of the file and below."""

@@ -3,7 +3,7 @@
 The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
 """
 
-from components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
+from sparring.components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
 
 EXAMPLE = "example.py"
 

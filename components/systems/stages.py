@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components.data.tokens import Tokens
-from components.retrieval import lucene, topk
-from components.retrieval.lucene_search import Searcher
-from components.systems.config import Lexical, Neighbours
-from components.systems.documents import Documents
+from sparring.components.data.tokens import Tokens
+from sparring.components.retrieval import lucene, topk
+from sparring.components.retrieval.lucene_search import Searcher
+from sparring.components.systems.config import Lexical, Neighbours
+from sparring.components.systems.documents import Documents
 
 Found = list[tuple[str, float]]
 """What a query has found: documents' ids with scores, best first."""
@@ -59,10 +59,10 @@ class Encoder:
 
     def __init__(self, folder: Path, *, precision: str, vectors: str, **options: Any) -> None:
         """`vectors` is the type that a query's vector is rounded to. Options are those of `Inference`."""
-        from components.data.template import Template
-        from components.data.tokenizers import load_tokenizer
-        from components.models.dual_encoder import DualEncoder
-        from components.models.inference import Inference
+        from sparring.components.data.template import Template
+        from sparring.components.data.tokenizers import load_tokenizer
+        from sparring.components.models.dual_encoder import DualEncoder
+        from sparring.components.models.inference import Inference
 
         self._inference = Inference(DualEncoder, folder, precision=precision, **options)
         self._tokenizer, self._vectors = load_tokenizer(folder), vectors
@@ -70,7 +70,7 @@ class Encoder:
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """(Q, d) the queries' vectors, as the step `encode_queries` stores them."""
-        from components.models.inference import Texts
+        from sparring.components.models.inference import Texts
 
         config = self._inference.config
         prompted = [config.query_prompt + text for text in texts]
@@ -112,7 +112,7 @@ def similarities(query: np.ndarray, documents: np.ndarray, config: Neighbours) -
     """(n,) similarities of a query to the documents of its list, by their neighbours among one another."""
     import torch
 
-    from components.neighbours.reciprocal import scores
+    from sparring.components.neighbours.reciprocal import scores
 
     with torch.inference_mode():
         asked, found = (torch.from_numpy(one).float()[None] for one in (query, documents))
@@ -134,10 +134,10 @@ class PairScorer:
 
     def __init__(self, folder: Path, *, precision: str, **options: Any) -> None:
         """Options are those of `Inference`."""
-        from components.data.template import Template
-        from components.data.tokenizers import load_tokenizer
-        from components.models.cross_encoder import CrossEncoder
-        from components.models.inference import Inference
+        from sparring.components.data.template import Template
+        from sparring.components.data.tokenizers import load_tokenizer
+        from sparring.components.models.cross_encoder import CrossEncoder
+        from sparring.components.models.inference import Inference
 
         self._inference = Inference(CrossEncoder, folder, precision=precision, **options)
         self._tokenizer = load_tokenizer(folder)
@@ -145,7 +145,7 @@ class PairScorer:
 
     def __call__(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """The fp32 scores of each query's documents."""
-        from components.models.inference import Pairs
+        from sparring.components.models.inference import Pairs
 
         texts = [*queries, *(text for own in documents for text in own)]
         tokens = Tokens.of(self._tokenizer(texts, add_special_tokens=False)["input_ids"])

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from components.config import Damaged, UserError
-from components.data.tables import RANKING, document_text
-from components.retrieval.fusion import fuse
-from components.systems import config as configs
-from components.systems.config import List, SystemConfig, Weights
-from components.systems.documents import Documents, InMemory
-from components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
+from sparring.components.config import Damaged, UserError
+from sparring.components.data.tables import RANKING, document_text
+from sparring.components.retrieval.fusion import fuse
+from sparring.components.systems import config as configs
+from sparring.components.systems.config import List, SystemConfig, Weights
+from sparring.components.systems.documents import Documents, InMemory
+from sparring.components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
 
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
@@ -86,7 +86,7 @@ class System:
         if config.dense is not None or config.ranker is not None:
             options |= models()
         if config.dense is not None:
-            from components.retrieval import index, smaller
+            from sparring.components.retrieval import index, smaller
 
             near = config.dense.neighbours
             opened = index.read(folder / config.dense.index, threads=threads, gpu=options["cuda"] and near is None)

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from components.compute.gather import of_first, rank, sum_over_workers, workers
-from components.files import drop, read_json, replacing, write_json
-from components.training import masters, sharding
-from components.training.state import TrainingState
+from sparring.components.compute.gather import of_first, rank, sum_over_workers, workers
+from sparring.components.files import drop, read_json, replacing, write_json
+from sparring.components.training import masters, sharding
+from sparring.components.training.state import TrainingState
 
 Tensors = dict[str, Tensor]
 

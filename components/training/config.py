@@ -4,9 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, listing
-from components.functions import calls
-from components.training.terms import LossTerm, declared
+from sparring.components.config import Config, listing
+from sparring.components.functions import calls
+from sparring.components.training.terms import LossTerm, declared
 
 LOG = "metrics.jsonl"
 """The log of losses and validations in the artifact of a training."""

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.data.tokenizers import prompt_tokens
-from components.data.tokens import Tokens
-from components.training.objective import Objective, ObjectiveInputs, Visit
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokenizers import prompt_tokens
+from sparring.components.data.tokens import Tokens
+from sparring.components.training.objective import Objective, ObjectiveInputs, Visit
 
 
 class DocumentObjective(Objective):

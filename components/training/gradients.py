@@ -7,15 +7,15 @@ from typing import TypeVar
 
 import torch
 
-from components.compute.gather import rank, sum_gradients, sum_over_workers, workers
-from components.compute.precision import autocast, computed
-from components.data.batches import to_device
-from components.rng import keyed_int
-from components.timing import timed
-from components.training import masters
-from components.training.config import TrainConfig
-from components.training.objective import Objective, Visit
-from components.training.sharding import is_sharded
+from sparring.components.compute.gather import rank, sum_gradients, sum_over_workers, workers
+from sparring.components.compute.precision import autocast, computed
+from sparring.components.data.batches import to_device
+from sparring.components.rng import keyed_int
+from sparring.components.timing import timed
+from sparring.components.training import masters
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.objective import Objective, Visit
+from sparring.components.training.sharding import is_sharded
 
 Losses = dict[str, float]
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from components.data.groups import Group, Groups
-from components.training.objective import Objective, Visit
+from sparring.components.data.groups import Group, Groups
+from sparring.components.training.objective import Objective, Visit
 
 
 class GroupObjective(Objective):

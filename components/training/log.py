@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from components.compute.gather import rank
-from components.files import append, replacing
-from components.training.config import TrainConfig
-from components.training.gradients import Losses
-from components.training.state import TrainingState
+from sparring.components.compute.gather import rank
+from sparring.components.files import append, replacing
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.gradients import Losses
+from sparring.components.training.state import TrainingState
 
 
 class MetricsLog:

@@ -19,23 +19,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from components.compute.chunking import in_step
-from components.compute.fast_cpu import use_fast_cpu_ops
-from components.compute.gather import of_first, rank, workers
-from components.compute.gpu_kernels import compile_layers, use_gpu_attention
-from components.config import UserError
-from components.files import read_json, replacing, write_json
-from components.models import adapters
-from components.models.layers import use_gradient_checkpointing
-from components.timing import timed
-from components.training import checkpoints, masters, self_check, sharding
-from components.training.config import LOG, TrainConfig
-from components.training.gradients import Losses, add_gradients, not_finite, products
-from components.training.log import MetricsLog
-from components.training.objective import Objective
-from components.training.schedule import learning_rate, noam_peak, visits_of_update
-from components.training.state import Best, TrainingState
-from components.training.validation import LOSS, better, validate
+from sparring.components.compute.chunking import in_step
+from sparring.components.compute.fast_cpu import use_fast_cpu_ops
+from sparring.components.compute.gather import of_first, rank, workers
+from sparring.components.compute.gpu_kernels import compile_layers, use_gpu_attention
+from sparring.components.config import UserError
+from sparring.components.files import read_json, replacing, write_json
+from sparring.components.models import adapters
+from sparring.components.models.layers import use_gradient_checkpointing
+from sparring.components.timing import timed
+from sparring.components.training import checkpoints, masters, self_check, sharding
+from sparring.components.training.config import LOG, TrainConfig
+from sparring.components.training.gradients import Losses, add_gradients, not_finite, products
+from sparring.components.training.log import MetricsLog
+from sparring.components.training.objective import Objective
+from sparring.components.training.schedule import learning_rate, noam_peak, visits_of_update
+from sparring.components.training.state import Best, TrainingState
+from sparring.components.training.validation import LOSS, better, validate
 
 STILL = (
     "The gradient was 0 in every update that the log has, so the model is as it was. Groups of one candidate, and "

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from components.training import sharding
+from sparring.components.training import sharding
 
 
 class Master(nn.Parameter):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.compute.chunking import in_chunks
-from components.compute.roofline import MatrixProducts
-from components.config import UserError, listing
-from components.rng import keyed_int, keyed_rng
-from components.training.terms import LossTerm, TermSum, objective_module
+from sparring.components import modules
+from sparring.components.compute.chunking import in_chunks
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.config import UserError, listing
+from sparring.components.rng import keyed_int, keyed_rng
+from sparring.components.training.terms import LossTerm, TermSum, objective_module
 
 
 class Visit(NamedTuple):
@@ -189,7 +189,7 @@ class Objective(nn.Module, ABC):
 def objective_named(name: str) -> type[Objective]:
     """The objective of `components/objectives/<name>.py`, or of a module by its dotted path."""
     try:
-        module = importlib.import_module(objective_module(name))
+        module = modules.load(objective_module(name))
     except ModuleNotFoundError as error:
         raise UserError(
             f"objective: {name!r}: {error}; accepted: a file of components/objectives, or a module's path"

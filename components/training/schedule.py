@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from components.rng import keyed_rng
-from components.training.config import TrainConfig
-from components.training.objective import Visit
+from sparring.components.rng import keyed_rng
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.objective import Visit
 
 
 def learning_rate(config: TrainConfig, update: int) -> float:

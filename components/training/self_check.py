@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from components.compute import chunking
-from components.compute.gather import alone, sum_over_workers, workers
-from components.config import UserError
-from components.data.batches import to_device
-from components.training.config import TrainConfig
-from components.training.gradients import Losses, add_gradients, not_finite
-from components.training.objective import Objective, Visit
-from components.training.sharding import whole
+from sparring.components.compute import chunking
+from sparring.components.compute.gather import alone, sum_over_workers, workers
+from sparring.components.config import UserError
+from sparring.components.data.batches import to_device
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.gradients import Losses, add_gradients, not_finite
+from sparring.components.training.objective import Objective, Visit
+from sparring.components.training.sharding import whole
 
 ROWS = 4
 """How many are looked at, at least: one for each worker and part."""

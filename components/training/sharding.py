@@ -16,11 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from components.compute.gather import rank, sum_over_workers, workers
-from components.config import UserError
-from components.models import adapters
-from components.models.layers import outermost_lists
-from components.training.objective import Objective
+from sparring.components.compute.gather import rank, sum_over_workers, workers
+from sparring.components.config import UserError
+from sparring.components.models import adapters
+from sparring.components.models.layers import outermost_lists
+from sparring.components.training.objective import Objective
 
 
 def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype | None = None) -> None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field, model_validator
 
-from components import modules
-from components.config import UserError
-from components.functions import FunctionRef, calls
+from sparring.components import modules
+from sparring.components.config import UserError
+from sparring.components.functions import FunctionRef, calls
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from components.scores import Scores
+    from sparring.components.scores import Scores
 
 
 Duplicates = Literal["mask", "count"]
@@ -62,7 +62,7 @@ class LossTerm(FunctionRef):
             return ""  # so no torch is imported for a usual one
         import torch
 
-        from components.scores import Scores
+        from sparring.components.scores import Scores
 
         scores, target = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
         teacher = scores if taught or self.over == "passes" else None

@@ -6,13 +6,13 @@ import math
 
 import torch
 
-from components.compute.gather import alone, rank, sum_over_workers, workers
-from components.compute.precision import autocast
-from components.config import UserError, listing
-from components.data.batches import to_device
-from components.training.config import TrainConfig
-from components.training.gradients import products
-from components.training.objective import Objective, Visit
+from sparring.components.compute.gather import alone, rank, sum_over_workers, workers
+from sparring.components.compute.precision import autocast
+from sparring.components.config import UserError, listing
+from sparring.components.data.batches import to_device
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.gradients import products
+from sparring.components.training.objective import Objective, Visit
 
 LOSS = "loss"
 """The measure that every objective has. Its lowest value is the best."""

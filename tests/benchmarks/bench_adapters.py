@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 
-from components.models.configs import DualEncoderConfig
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.steps.start import start
 from tests.benchmarks.bench_train import BATCH, CROSS_ENTROPY, mined
 from tests.benchmarks.conftest import MODEL, ROOT, World, _ingested, made
 from tests.benchmarks.measure import figure
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster, Pool, cores
-from workflows.steps.start import start
 
 TURNS, UPDATES = 1, 4
 ONE = """
 import json, resource, sys, time
 from pathlib import Path
-from components.training import loop
+from sparring.components.training import loop
 from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
 told, spent, real = json.loads(sys.argv[1]), [], loop._update

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.data.tables import QUERIES, RANKING
-from components.retrieval.lucene import BM25Config
+from sparring.components.data.tables import QUERIES, RANKING
+from sparring.components.retrieval.lucene import BM25Config
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.answers import AnswerConfig, answering
+from sparring.workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster
-from workflows.steps.answers import AnswerConfig, answering
-from workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 
 ROOT = Path(__file__).parents[2]
 ASKED, FOUND = 1_000, 100

@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.retrieval.lucene import BM25Config, contents
+from sparring.components.retrieval.lucene import BM25Config, contents
+from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.session import ray_session, stop_ray
+from sparring.workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.pyserini_side import digest
 from tests.benchmarks.repeated import repeated
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster, Pool, cores
-from workflows.distributed.session import ray_session, stop_ray
-from workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 
 ROOT = Path(__file__).parents[2]
 QUERIES = int(os.environ.get("SPARRING_BENCH_QUERIES", "5000"))

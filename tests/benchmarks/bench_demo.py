@@ -12,10 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from components.timing import KINDS
+from sparring.components.timing import KINDS
+from sparring.workflows.report.page import WORDS
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
-from workflows.report.page import WORDS
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from components.compute import roofline
-from components.compute.precision import autocast
-from components.data.batches import token_batches
-from components.data.tables import RANKING
-from components.files import replacing
+from sparring.components.compute import roofline
+from sparring.components.compute.precision import autocast
+from sparring.components.data.batches import token_batches
+from sparring.components.data.tables import RANKING
+from sparring.components.files import replacing
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.steps.encode import EncodeConfig, Encoder, encode_documents, encode_queries
+from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.benchmarks.conftest import AT_ONCE, LENGTH, QUERY_LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, Compared, by_turns, seconds_of
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import cores
-from workflows.steps.encode import EncodeConfig, Encoder, encode_documents, encode_queries
-from workflows.steps.search import SearchConfig, search
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 K = 200
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from components.compute.precision import has_int8
+from sparring.components.compute.precision import has_int8
 from tests.benchmarks.bench_encode import an_encoder, share_of_roofline
 from tests.benchmarks.conftest import ROOT, World
 from tests.benchmarks.measure import HEAD, by_turns

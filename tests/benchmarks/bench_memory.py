@@ -12,14 +12,14 @@ import os
 import sys
 from pathlib import Path
 
-from components.models.configs import DualEncoderConfig
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.benchmarks.conftest import DEVICE, MODEL
 from tests.benchmarks.processes import watched
 from tests.benchmarks.repeated import repeated
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster, Pool, cores
-from workflows.steps.start import start
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 ROOT = Path(__file__).parents[2]
 LARGE = int(os.environ.get("SPARRING_BENCH_LARGE", "1000000"))
@@ -29,10 +29,10 @@ WANTED = 1.2
 REFRESH = """
 import sys
 from pathlib import Path
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import stop_ray
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.search import SearchConfig, search
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import stop_ray
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.search import SearchConfig, search
 
 data, tokens, retriever, vectors, queries, ranking = map(Path, sys.argv[2:])
 cluster = Cluster(device=sys.argv[1])

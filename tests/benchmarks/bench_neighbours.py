@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.data.tables import DOCUMENTS, QUERIES, RANKING
-from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch, inner_products, scores
-from components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch, inner_products, scores
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.benchmarks.conftest import DEVICE
 from tests.benchmarks.measure import by_turns, figure
 from tests.benchmarks.table import machine, write
 from tests.support import toy
 from tests.support.tiny import ROOT
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.steps.neighbours import rerank_by_neighbours
 
 WIDTH = 768
 CANDIDATES = [20, 60, 100, 200, 500, 1000]

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.data.tokenizers import word_starts
-from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
-from components.training.config import TrainConfig
+from sparring.components.data.tokenizers import word_starts
+from sparring.components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
+from sparring.components.training.config import TrainConfig
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.train import train
 from tests.benchmarks.bench_train import CROSS_ENTROPY
 from tests.benchmarks.conftest import LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, by_turns
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import cores
-from workflows.steps.start import start
-from workflows.steps.train import train
 
 
 class Size(NamedTuple):

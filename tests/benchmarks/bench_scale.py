@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.models.configs import locate_model
+from sparring.components.models.configs import locate_model
 from tests.benchmarks.conftest import MODEL
 from tests.benchmarks.processes import Memory, watched
 from tests.benchmarks.table import machine, write

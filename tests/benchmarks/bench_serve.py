@@ -29,8 +29,8 @@ import aiohttp
 import numpy as np
 import pytest
 
+from sparring.workflows.serving.deployment import free_port
 from tests.benchmarks.table import machine, write
-from workflows.serving.deployment import free_port
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = {1: 0.05, 8: 0.15, 32: 0.4, 64: 0.4}

@@ -25,10 +25,12 @@ import pyarrow.parquet as pq
 import torch
 from torch.nn import functional
 
-from components.compute.processor import configure_process
-from components.data.tables import DOCUMENTS, QUERIES
-from components.data.vectors import document_shards
-from components.retrieval import blocks, topk
+from sparring.components.compute.processor import configure_process
+from sparring.components.data.tables import DOCUMENTS, QUERIES
+from sparring.components.data.vectors import document_shards
+from sparring.components.retrieval import blocks, topk
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.steps.encode import EncodeConfig
 from tests.benchmarks.bench_encode import an_encoder
 from tests.benchmarks.conftest import DOCUMENTS as ENCODED
 from tests.benchmarks.conftest import World
@@ -36,8 +38,6 @@ from tests.benchmarks.measure import HEAD, PAIRS, by_turns, seconds_of
 from tests.benchmarks.processes import watched
 from tests.benchmarks.table import machine, write
 from tests.support import toy
-from workflows.distributed.cluster import cores
-from workflows.steps.encode import EncodeConfig
 
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("SPARRING_BENCH_VECTORS", "1000000"))
@@ -51,8 +51,8 @@ FLAT = 1.1
 SEARCH = """
 import sys
 from pathlib import Path
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.steps.search import SearchConfig, search
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.steps.search import SearchConfig, search
 
 place, out = Path(sys.argv[1]), Path(sys.argv[2])
 cluster = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=int(sys.argv[3])))

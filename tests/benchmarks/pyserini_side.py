@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from components.retrieval import lucene
+from sparring.components.retrieval import lucene
 
 QUERIES_AT_ONCE = 1_000
 

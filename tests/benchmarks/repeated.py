@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.data.tables import DOCUMENTS
-from workflows.steps.ingest import ROWS
+from sparring.components.data.tables import DOCUMENTS
+from sparring.workflows.steps.ingest import ROWS
 
 
 def repeated(source: Path, place: Path, count: int, *, characters: int | None = None) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from components.compute.precision import has_bf16
+from sparring.components.compute.precision import has_bf16
 
 SETTINGS = "SPARRING_BENCH_"
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from components.training.loop import Execution, train
-from components.training.objective import ObjectiveInputs, objective_named
+from sparring.components.training.loop import Execution, train
+from sparring.components.training.objective import ObjectiveInputs, objective_named
 from tests.support import toy
 from tests.support.trainings import Interrupted, groups
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Discriminator, Field, ValidationError
 
-from components.config import Config, UserError, fields_at, parse, unknown
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.training.config import TrainConfig
-from components.training.terms import LossTerm
+from sparring.components.config import Config, UserError, fields_at, parse, unknown
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.terms import LossTerm
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 

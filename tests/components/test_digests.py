@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from components.digests import sha256
+from sparring.components.digests import sha256
 from tests.support.sources import write
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from components import losses, neighbours, sampling
-from components.evaluation import measures
+from sparring.components import losses, neighbours, sampling
+from sparring.components.evaluation import measures
 
 
 def modules_of(package: ModuleType) -> list[ModuleType]:

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from components.config import UserError
-from components.files import append, new_folder, remove, remove_leftovers, replacing, unwritable, write_json
-from workflows import ROOT
+from sparring.components.config import UserError
+from sparring.components.files import append, new_folder, remove, remove_leftovers, replacing, unwritable, write_json
+from sparring.workflows import ROOT
 
 
 def test_a_file_takes_its_name_at_the_end(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_new_folder_that_is_being_named_is_no_rest(tmp_path: Path, monkeypatch
             beside.append(path.exists())
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("components.files._sync", sync)
+    monkeypatch.setattr("sparring.components.files._sync", sync)
     with new_folder(tmp_path / "folder") as folder:
         (folder / "file").write_text("x")
     assert beside == [True]
@@ -238,7 +238,7 @@ def test_many_may_write_side_by_side(tmp_path: Path) -> None:
 
 def test_a_kill_in_the_middle_leaves_a_hidden_rest_that_is_swept(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom components.files import replacing\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom sparring.components.files import replacing\n"
         "for name in ('file', 'folder'):\n"
         "    with replacing(Path(sys.argv[1]) / name) as temporary:\n"
         "        if name == 'file': temporary.write_text('x' * 100)\n"

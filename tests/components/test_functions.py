@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from components.config import Config, UserError, parse
-from components.functions import FunctionRef, calls, keyword_options
-from components.training.terms import LossTerm
+from sparring.components.config import Config, UserError, parse
+from sparring.components.functions import FunctionRef, calls, keyword_options
+from sparring.components.training.terms import LossTerm
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
@@ -19,7 +19,7 @@ class Losses(Config):
 
 
 def test_a_function_is_found_and_its_options_are_bound() -> None:
-    from components.losses.listwise import cross_entropy
+    from sparring.components.losses.listwise import cross_entropy
 
     call = FunctionRef(function=CROSS_ENTROPY, options={"temperature": 0.05})
     assert call.resolve() is cross_entropy

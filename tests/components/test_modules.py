@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components import modules
+from sparring.components import modules
 from tests.support.tiny import ROOT
 
 PACKAGE = {

@@ -8,8 +8,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.rng import keyed_int, keyed_rng
-from workflows import ROOT
+from sparring.components.rng import keyed_int, keyed_rng
+from sparring.workflows import ROOT
 
 PARTS = st.lists(st.one_of(st.integers(), st.text(max_size=5)), min_size=1, max_size=4)
 
@@ -36,7 +36,7 @@ def test_generators_are_their_own() -> None:
 def test_another_process_draws_the_same() -> None:
     """Nothing of Python's hashing, which differs from process to process, is in it."""
     code = (
-        "from components.rng import keyed_int, keyed_rng; "
+        "from sparring.components.rng import keyed_int, keyed_rng; "
         "print(keyed_int(1, 'order', 2), keyed_rng(1, 'a').integers(10**9))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

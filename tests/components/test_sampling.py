@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components import sampling
-from components.functions import FunctionRef, keyword_options
-from components.rng import keyed_rng
+from sparring.components import sampling
+from sparring.components.functions import FunctionRef, keyword_options
+from sparring.components.rng import keyed_rng
 
 SAMPLERS = [
     function for name, function in vars(sampling).items()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components import timing
-from components.timing import KINDS, Interval, condensed, covered, seconds_by_kind, timed
+from sparring.components import timing
+from sparring.components.timing import KINDS, Interval, condensed, covered, seconds_by_kind, timed
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.yaml_files import override, read_based, read_yaml, set_once, yaml_text
+from sparring.components.config import UserError
+from sparring.components.yaml_files import override, read_based, read_yaml, set_once, yaml_text
 
 
 class TestYaml:

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.data.batches import Batch
-from components.neighbours.reranking import NeighboursRerankConfig
-from components.retrieval import topk
+from sparring.components.data.batches import Batch
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.retrieval import topk
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.score import RerankConfig, rerank
+from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
+from sparring.workflows.steps.train import train
 from tests.support import toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import SearchConfig, search
-from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
-from workflows.steps.train import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -120,8 +120,8 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
 
 def test_a_batch_in_bf16(retriever: Path) -> None:
     """Nothing is fused there: that is for a CPU."""
-    from components.models import inference
-    from components.models.dual_encoder import DualEncoder
+    from sparring.components.models import inference
+    from sparring.components.models.dual_encoder import DualEncoder
 
     device = torch.device("cuda")
     ids = torch.randint(5, 40, (6, 24), generator=torch.Generator().manual_seed(0))

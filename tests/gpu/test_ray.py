@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session, stop_ray
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.score import RerankConfig, rerank
+from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.trainings import lines
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session, stop_ray
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import SearchConfig, search
-from workflows.steps.train import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from components.training.loop import Execution, train
+from sparring.components.training.loop import Execution, train
 from tests.components.compute.test_gather import BATCH, config_of, objective, rows
 from tests.components.objectives.conftest import pretraining  # noqa: F401 (a fixture)
 from tests.components.objectives.test_generator import learning as writers  # noqa: F401 (a fixture)

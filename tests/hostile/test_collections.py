@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import Config, UserError, parse
-from components.sources import base
-from components.sources.base import AnySource, Source
-from components.sources.inspection import Inspection
-from components.sources.survey import survey
+from sparring.components.config import Config, UserError, parse
+from sparring.components.sources import base
+from sparring.components.sources.base import AnySource, Source
+from sparring.components.sources.inspection import Inspection
+from sparring.components.sources.survey import survey
+from sparring.workflows.steps.ingest import ingest
 from tests.support import toy
 from tests.support.formats import collections
 from tests.support.hostile import Cases, cases, counted, one_line
 from tests.support.mutations import Damage, damage, damages, texts_in
-from workflows.steps.ingest import ingest
 
 
 class Recipe(Config):

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from components.config import UserError
-from components.systems import config as systems
+from sparring.components.config import UserError
+from sparring.components.systems import config as systems
+from sparring.workflows.command_line import main
+from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.serving.marks import Marks
+from sparring.workflows.stages import experiments
 from tests.support import tiny
 from tests.support.formats import MARKS, QRELS, RUN, collections
 from tests.support.hostile import Cases, cases, counted, one_line
 from tests.support.mutations import Damage, damage, damages, raw, yaml_of
-from workflows.__main__ import main
-from workflows.distributed.cluster import read_cluster
-from workflows.serving.marks import Marks
-from workflows.stages import experiments
 
 
 class Kind(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
 from tests.support import deployed, searching, tiny
 from tests.support.hostile import one_line
 from tests.support.tiny import Place, Said

@@ -14,27 +14,27 @@ from typing import Any
 import pytest
 import yaml
 
-from components.config import UserError
-from components.data import answers
-from components.data.answers import matcher
-from components.evaluation.measures import per_query
-from components.sources.trec import read_qrels, read_ranking
-from components.systems import config as systems
-from components.systems.documents import InMemory
-from components.yaml_files import override, read_yaml, yaml_text
+from sparring.components.config import UserError
+from sparring.components.data import answers
+from sparring.components.data.answers import matcher
+from sparring.components.evaluation.measures import per_query
+from sparring.components.sources.trec import read_qrels, read_ranking
+from sparring.components.systems import config as systems
+from sparring.components.systems.documents import InMemory
+from sparring.components.yaml_files import override, read_yaml, yaml_text
+from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.serving import marks as marked
+from sparring.workflows.serving import running
+from sparring.workflows.serving.answering import Answering
+from sparring.workflows.serving.application import application
+from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.stages import experiments
 from tests.support import asked, tiny
 from tests.support.asked import DENSE, LEXICAL
 from tests.support.formats import MARKS, QRELS, RUN
 from tests.support.hostile import Cases, cases, counted, one_line
 from tests.support.mutations import Damage, damages, raw, yaml_of
-from workflows.distributed.cluster import read_cluster
-from workflows.serving import marks as marked
-from workflows.serving import running
-from workflows.serving.answering import Answering
-from workflows.serving.application import application
-from workflows.serving.marks import Marks
-from workflows.serving.metrics import Metrics
-from workflows.stages import experiments
 
 
 def _ranking(path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from components.systems.config import SystemConfig
-from components.systems.documents import InMemory
-from components.systems.system import System
-from workflows.serving.access import Application
+from sparring.components.systems.config import SystemConfig
+from sparring.components.systems.documents import InMemory
+from sparring.components.systems.system import System
+from sparring.workflows.serving.access import Application
 
 COUNT = 30
 DENSE, LEXICAL = {"k": 12, "query_tokens": 8}, {"analysis": {}, "k": 8}

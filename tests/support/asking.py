@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.running.executor import resolve_inputs
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support.tiny import ROOT, Place
-from workflows.distributed.cluster import Cluster, Pool, TrainPool
-from workflows.running.executor import resolve_inputs
-from workflows.stages import experiments
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 Asked = tuple[str, bool]
 """A pool of the profile's, and whether each of its workers has a GPU."""
@@ -44,8 +44,8 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
         assert "cluster" not in {one.argval for one in dis.get_instructions(function)}, function
     monkeypatch.setattr(Cluster, "cuda", lambda self: True)
-    monkeypatch.setattr("components.retrieval.index.gpus", lambda: 1)
-    for module in ("workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):
+    monkeypatch.setattr("sparring.components.retrieval.index.gpus", lambda: 1)
+    for module in ("sparring.workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):
         for name, recorder in {"map_shards": of_map, "train_together": of_training}.items():
             if hasattr(importlib.import_module(module), name):
                 monkeypatch.setattr(f"{module}.{name}", recorder)

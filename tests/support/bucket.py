@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from sparring.workflows.store.comparison import LUCENE
+from sparring.workflows.store.store import DIGESTS, ETAGS
+from sparring.workflows.store.transfer import UPLOADED
 from tests.support import tiny
 from tests.support.tiny import Place
-from workflows.store.comparison import LUCENE
-from workflows.store.store import DIGESTS, ETAGS
-from workflows.store.transfer import UPLOADED
 
 BUCKET = "bucket"
 SECRET = "a-secret-that-nobody-may-see"

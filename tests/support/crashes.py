@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from sparring.workflows.store.progress import PROGRESS
 from tests.support.power_cut import PowerCut
-from workflows.store.progress import PROGRESS
 
 Survives = Literal["synced", "named"]
 """What is left of what was not synced. `synced`: nothing, and no rename, removal or new name whose directory was not.

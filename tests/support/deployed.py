@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.neighbours.reranking import NeighboursRerankConfig
-from components.retrieval.fusion import FusionConfig
-from components.retrieval.prior import PriorConfig
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.prior import PriorConfig
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import RetrievalConfig
+from sparring.workflows.stages.reranking import Reranking
+from sparring.workflows.stages.results import Outcome, Results
+from sparring.workflows.stages.retrieval import fused, refresh, reranked
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.score import RerankConfig
+from sparring.workflows.store.dag import step
 from tests.support import tiny
-from workflows.stages.collection import Collection
-from workflows.stages.config import RetrievalConfig
-from workflows.stages.reranking import Reranking
-from workflows.stages.results import Outcome, Results
-from workflows.stages.retrieval import fused, refresh, reranked
-from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.score import RerankConfig
-from workflows.store.dag import step
 
 FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
 WEIGHED = "neighbours by exponents"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.expansion import expansions
-from components.expansion.relevance_model import RelevanceConfig
+from sparring.components.expansion import expansions
+from sparring.components.expansion.relevance_model import RelevanceConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.choose import answer_ranks
+from sparring.workflows.steps.expand import expand_by_relevance
 from tests.support import toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps.choose import answer_ranks
-from workflows.steps.expand import expand_by_relevance
 
 
 def place(path: Path) -> Path:

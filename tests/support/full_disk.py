@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workflows.__main__ import KEPT, main
+from sparring.workflows.command_line import KEPT, main
 
 FIRST, GROWS, LARGEST = 40, 1.4, 100_000
 """Kilobytes."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
 
 MANY = 10_000
 """Cases of a reader in `make test-all`."""

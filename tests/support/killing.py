@@ -12,16 +12,16 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from components.scores import Scores
+from sparring.components.scores import Scores
+from sparring.workflows.steps.encode import Encoder
 from tests.support.tiny import ROOT, Place
-from workflows.steps.encode import Encoder
 
 LOG = "SPARRING_KILLING_LOG"
 ARMED = """
 import sys
 from tests.support import killing
 killing.arm(sys.argv[1], int(sys.argv[2]))
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 sys.exit(main(sys.argv[3:]))
 """
 
@@ -34,12 +34,12 @@ def die() -> NoReturn:
 
 def arm(kind: str, number: int) -> None:
     """Make this process die at the numbered moment of a kind, or live where the kind is `never`."""
-    from components import files
-    from components.training import checkpoints
-    from workflows.distributed import cluster, shard_worker
-    from workflows.running import executor
-    from workflows.steps import encode
-    from workflows.store import leases
+    from sparring.components import files
+    from sparring.components.training import checkpoints
+    from sparring.workflows.distributed import cluster, shard_worker
+    from sparring.workflows.running import executor
+    from sparring.workflows.steps import encode
+    from sparring.workflows.store import leases
 
     read = cluster.read_cluster
     cluster.read_cluster = lambda path: read(path).model_copy(update={"save_seconds": 0.0})
@@ -89,7 +89,7 @@ def run(place: Place, kind: str, number: int = 0, *words: str) -> int:
 
 def loss(scores: Scores, *, marker: str = "", stall: bool = False) -> Any:
     """Cross entropy, in whose third update the process dies, or waits to be killed; unless the marker is there."""
-    from components.losses.listwise import cross_entropy
+    from sparring.components.losses.listwise import cross_entropy
 
     global updates
     updates += 1
@@ -125,7 +125,7 @@ SECONDS = 0.4
 
 def slow(scores: Scores) -> Any:
     """Cross entropy that takes its time, and notes which update it is for: no two have the same scores."""
-    from components.losses.listwise import cross_entropy
+    from sparring.components.losses.listwise import cross_entropy
 
     # What a training checks before its first update asks for the loss too, and is no update.
     if not any(Path(frame.filename).name == "self_check.py" for frame in traceback.extract_stack()):

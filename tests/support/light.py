@@ -9,7 +9,7 @@ from tests.support.tiny import ROOT, Place
 
 LIGHT = """
 import sys
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 status = main(sys.argv[1:])
 heavy = {"torch", "transformers", "ray", "faiss", "jnius", "matplotlib"}
 print("heavy:", sorted(heavy & sys.modules.keys()))

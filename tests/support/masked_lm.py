@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.data.token_store import TokenStore
-from components.models.dual_encoder import DualEncoder
-from components.scores import Scores
-from components.training import objective
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.terms import TermSum, evaluate
+from sparring.components.data.token_store import TokenStore
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.scores import Scores
+from sparring.components.training import objective
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.terms import TermSum, evaluate
 
 
 class MaskedBatch(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from components.neighbours.reciprocal import NeighboursConfig
+from sparring.components.neighbours.reciprocal import NeighboursConfig
 
 Matrix = list[list[float]]
 

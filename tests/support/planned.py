@@ -8,14 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.yaml_files import read_based
+from sparring.components.yaml_files import read_based
+from sparring.workflows.running.plan import plan_text
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.expected import KEY
+from sparring.workflows.stages.scale import why_not
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support.tiny import ROOT
-from workflows.running.plan import plan_text
-from workflows.stages import experiments
-from workflows.stages.expected import KEY
-from workflows.stages.scale import why_not
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 

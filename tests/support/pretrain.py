@@ -3,14 +3,14 @@ collection itself, with any objective over its documents, and measure the retrie
 
 from pydantic import Field
 
-from components.models.configs import DualEncoderConfig
-from components.training.config import TrainConfig, check_training
-from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import refresh
-from workflows.steps.train import train
-from workflows.store.dag import step
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.training.config import TrainConfig, check_training
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.results import Outcome, Results, note_on
+from sparring.workflows.stages.retrieval import refresh
+from sparring.workflows.steps.train import train
+from sparring.workflows.store.dag import step
 
 
 class Config(CollectionConfig):

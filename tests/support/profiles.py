@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from components.yaml_files import yaml_text
+from sparring.components.yaml_files import yaml_text
 
 HARDWARE = {
     "nodes": 2, "cores": 64, "memory_gb": 512, "disk_gb": 50_000, "gpus": 8, "gpu_teraflops": 100, "share_of_peak": 0.5,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows.running.executor import execute
-from workflows.store.dag import Step
-from workflows.store.planner import pending
-from workflows.store.store import Store
+from sparring.workflows.running.executor import execute
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
 
 
 def run(wanted: list[Step], store: Store, cluster: Any = None) -> list[str]:

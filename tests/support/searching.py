@@ -14,7 +14,7 @@ SYSTEMS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from components.systems.system import System
+from sparring.components.systems.system import System
 
 answers = []
 for folder, texts, k in json.loads(sys.argv[1]):
@@ -31,8 +31,8 @@ print(json.dumps(answers))
 OPENED = """
 import json, sys, traceback
 from pathlib import Path
-from components.config import UserError
-from components.systems.system import System
+from sparring.components.config import UserError
+from sparring.components.systems.system import System
 
 outcomes = []
 for folder, texts, k in json.loads(sys.argv[1]):

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from components.sources.base import Source, declared
+from sparring.components.sources.base import Source, declared
 
 
 def write(path: Path, *lines: str) -> Path:

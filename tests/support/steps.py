@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from components.config import Config, UserError
-from components.files import replacing
-from workflows.store.dag import Description, Step, step
+from sparring.components.config import Config, UserError
+from sparring.components.files import replacing
+from sparring.workflows.store.dag import Description, Step, step
 
 
 def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any]:

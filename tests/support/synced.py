@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from workflows.store.dag import Step
-from workflows.store.store import FAILURE, LOCK, RECORD, Store
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import FAILURE, LOCK, RECORD, Store
 
 Contents = tuple[int, int, int]
 """Device, inode and time of the last change: which contents of which file."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.yaml_files import yaml_text
-from workflows.__main__ import main
-from workflows.running.executor import UNTIL_DONE
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.command_line import main
+from sparring.workflows.running.executor import UNTIL_DONE
 
 ROOT = Path(__file__).parents[2]
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"

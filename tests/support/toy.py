@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.config import parse
-from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
-from components.training.config import TrainConfig
-from workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
-from workflows.distributed.cluster import Cluster
+from sparring.components.config import parse
+from sparring.components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
+from sparring.components.training.config import TrainConfig
+from sparring.workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
+from sparring.workflows.distributed.cluster import Cluster
 
 # One thread: models are tiny, and on a busy machine threads that wait for one another take ten times as long.
 # A checkpoint after every update.
@@ -239,7 +239,7 @@ def ranker_config(model: Path | str, **options: Any) -> CrossEncoderConfig:
 
 def started(folder: Path, config: Any) -> Path:
     """The artifact of a start model."""
-    from workflows.steps.start import start
+    from sparring.workflows.steps.start import start
 
     folder.mkdir()
     start(folder, INLINE, config=config)

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from components.compute import chunking
-from components.compute.chunking import checkpoint, take_rows
-from components.data.batches import Batch
-from components.training import self_check
-from components.training.objective import Visit
+from sparring.components.compute import chunking
+from sparring.components.compute.chunking import checkpoint, take_rows
+from sparring.components.data.batches import Batch
+from sparring.components.training import self_check
+from sparring.components.training.objective import Visit
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
 
@@ -117,7 +117,7 @@ def updates_of_two_runs(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any])
 
     Its cluster profile must ask for a checkpoint after every update.
     """
-    from components.training import loop
+    from sparring.components.training import loop
 
     def update(objective: Any, optimizer: Any, config: Any, state: Any, **rest: Any) -> int:
         number: int = state.update

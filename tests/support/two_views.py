@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
-from components.compute.gather import gather, rank
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.data.tokens import Tokens
-from components.models.dual_encoder import DualEncoder
-from components.scores import Scores
-from components.training import objective
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.terms import TermSum, evaluate
+from sparring.components.compute.gather import gather, rank
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.scores import Scores
+from sparring.components.training import objective
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.terms import TermSum, evaluate
 
 
 class Views(NamedTuple):

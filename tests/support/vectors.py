@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from components.objectives.parts.scoring import RetrieverBatch, batch_scores
-from components.scores import Block, Scores
+from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores
+from sparring.components.scores import Block, Scores
 
 
 def unit(rows: int, *, seed: int, size: int = 4) -> Tensor:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError
-from components.scores import Scores
-from workflows.distributed import ray_train
-from workflows.steps.lucene import _Retrieval
-from workflows.steps.search import _Searching
+import sparring.workflows
+from sparring.components.config import UserError
+from sparring.components.scores import Scores
+from sparring.workflows.distributed import ray_train
+from sparring.workflows.steps.lucene import _Retrieval
+from sparring.workflows.steps.search import _Searching
 
 
 class Noter:
@@ -29,7 +30,6 @@ class Noter:
         self.closed = False
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        import workflows
 
         if task.get("die") and not self._seen("died"):
             path.write_text("half")
@@ -44,7 +44,7 @@ class Noter:
         while "until" in task and not Path(task["until"]).exists():
             time.sleep(0.01)
         with self._log.open("a") as file:
-            file.write(f"{task['number']} {os.getpid()} {Path(workflows.__file__).parent.parent}\n")
+            file.write(f"{task['number']} {os.getpid()} {Path(sparring.workflows.__file__).parent.parent}\n")
 
     def _seen(self, what: str) -> bool:
         """Whether this happened before; from now on it did."""
@@ -200,7 +200,7 @@ class WhereItRuns:
 def where(task: dict[str, Any]) -> int:
     """The same of a training worker, and its rank; how many they are. It waits until so many trainings meet as the
     task says."""
-    from components.compute.gather import rank, workers
+    from sparring.components.compute.gather import rank, workers
 
     if "meet" in task:
         place = Path(task["meet"])

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.evaluation.measures import means, per_query
-from components.evaluation.result_table import clauses, unsigned
-from components.neighbours.reranking import best
-from components.systems.system import System
+from sparring.components.evaluation.measures import means, per_query
+from sparring.components.evaluation.result_table import clauses, unsigned
+from sparring.components.neighbours.reranking import best
+from sparring.components.systems.system import System
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components.models import adapters
-from components.models.configs import BASE, CrossEncoderConfig
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
+from sparring.components.models import adapters
+from sparring.components.models.configs import BASE, CrossEncoderConfig
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.workflows.commands.opening import opened
+from sparring.workflows.serving import library
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
-from workflows.commands.opening import opened
-from workflows.serving import library
 
 WORDS = toy.WORDS[:6]
 # peft asks transformers for a property that has another name now.

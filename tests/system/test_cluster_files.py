@@ -17,9 +17,9 @@ import jsonschema
 import pytest
 import yaml
 
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import nodes
 from tests.support.tiny import ROOT
-from workflows.distributed import cluster as clusters
-from workflows.distributed import nodes
 
 FILES = ROOT / "cluster"
 SCHEMA = json.loads((ROOT / "tests" / "data" / "kuberay.json").read_text())
@@ -108,8 +108,8 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     words = shlex.split(line)
     assert words[:3] == ["cd", "/sparring", "&&"]
     assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
-    from workflows.__main__ import parser
-    from workflows.stages import experiments
+    from sparring.workflows.command_line import parser
+    from sparring.workflows.stages import experiments
 
     arguments = parser().parse_args(words[words.index("workflows") + 1 :])
     assert arguments.command == "run"
@@ -164,7 +164,7 @@ def test_the_image_is_of_the_locks_python() -> None:
 
 
 def test_the_image_gets_the_code_and_nothing_else() -> None:
-    from workflows.distributed.job_package import CODE
+    from sparring.workflows.distributed.job_package import CODE
 
     copied = [line.split()[1] for line in instructions() if line.startswith("COPY")]
     assert sorted(copied) == sorted([*CODE, "cluster/requirements.lock"])

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import DIGESTS, LOCK, RECORD
 from tests.support import tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
 from tests.system.test_end_to_end import UNTRAINED, copy_of_beginning, systems
-from workflows.stages import experiments
-from workflows.store.dag import graph
-from workflows.store.store import DIGESTS, LOCK, RECORD
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_through_ray_it_is_the_same(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smoothing and reranking cut among two workers, one training worker: the same bits."""
-    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
     place = tiny.place(tmp_path, tiny.coder(beir, encoder), **ray)
     copy_of_beginning(trained, place, "start retriever", "tokens", "warm retriever groups", "warm retriever",

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from cluster import environment
+from sparring.workflows.program import located
 from tests.support import tiny
 from tests.support.tiny import ROOT
-from workflows.program import located
 
 OWN_LOSS = '''"""A loss of the user's."""
 
-from components.losses.listwise import cross_entropy
+from sparring.components.losses.listwise import cross_entropy
 
 
 def own(scores, *, temperature: float = 1.0):

@@ -15,19 +15,19 @@ from typing import get_args
 
 import pytest
 
-from components.rng import keyed_rng
+from sparring.components.rng import keyed_rng
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.running.executor import execute
+from sparring.workflows.stages import experiments
+from sparring.workflows.store import attempts
+from sparring.workflows.store.comparison import artifact_difference, first_difference
+from sparring.workflows.store.dag import Step, StepFailed, graph
+from sparring.workflows.store.store import RECORD, Store
 from tests.support import crashes, tiny
 from tests.support.crashes import Survives
 from tests.support.power_cut import PowerCut
 from tests.support.recipes import RECIPES
 from tests.support.tiny import Place
-from workflows.distributed.cluster import Cluster
-from workflows.running.executor import execute
-from workflows.stages import experiments
-from workflows.store import attempts
-from workflows.store.comparison import artifact_difference, first_difference
-from workflows.store.dag import Step, StepFailed, graph
-from workflows.store.store import RECORD, Store
 
 INLINE = Cluster(**{**tiny.INLINE, "save_seconds": 0})
 """With a checkpoint after every update."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.comparison import first_difference
 from tests.support import tiny
 from tests.support.recipes import RECIPES
 from tests.support.tiny import ROOT, Place
-from workflows.stages import experiments
-from workflows.store.comparison import first_difference
 
 
 def again(place: Place, folder: Path) -> Place:

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
 from tests.support.asking import asked
 from tests.support.tiny import Place, Said
-from workflows.stages import experiments
-from workflows.store.dag import graph
 
 
 def systems(place: Place) -> list[str]:
@@ -301,7 +301,7 @@ def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One training worker of one thread, and encoding cut among two workers: the same bits as in one process."""
-    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
     for one in (inline, place):
@@ -323,7 +323,7 @@ def test_ar2_through_ray_with_two_training_workers(
     played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers share each batch: the same gradient but for rounding, and so the same rankings but for ties."""
-    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
     tree = yaml.safe_load(played.config.read_text())
     place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
     assert place("run") == 0
@@ -342,7 +342,7 @@ def test_ar2_through_ray_with_two_training_workers(
 @pytest.mark.usefixtures("ray")
 def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
-    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
     one = {"workers": 1, "threads": 1}
     place = tiny.place(
         tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, parallel_steps=3

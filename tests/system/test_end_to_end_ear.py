@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.retrieval.fusion import FusionConfig
-from components.training.schedule import noam_peak
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.training.schedule import noam_peak
+from sparring.workflows.command_line import main
+from sparring.workflows.report.sections.costs import costs
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 from tests.support import recipes, tiny
 from tests.support.asking import asked
 from tests.support.tiny import Place
 from tests.support.writers import write_generator
 from tests.system.test_end_to_end import UNTRAINED
-from workflows.__main__ import main
-from workflows.report.sections.costs import costs
-from workflows.stages import experiments
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
 
 
 def systems(place: Place) -> list[str]:
@@ -360,7 +360,7 @@ def test_through_ray_it_is_the_same(
     eared: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers expand, retrieve and predict, one trains: the same rankings as in one process."""
-    monkeypatch.setattr("workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
     tree = tiny.ear(beir, encoder)
     tree["generators"].pop("sentence")
     tree["rerankers"].pop("ri")

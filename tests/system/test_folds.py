@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import recipes, tiny
 from tests.support.tiny import Place
-from workflows.stages import experiments
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from components.evaluation.averages import AVERAGE
-from components.yaml_files import read_based, yaml_text
+from sparring.components.evaluation.averages import AVERAGE
+from sparring.components.yaml_files import read_based, yaml_text
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
 from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
-from workflows.stages import experiments
-from workflows.store.dag import graph
 
 GOLDEN = ROOT / "tests" / "golden"
 UPDATE = "UPDATE_GOLDEN"

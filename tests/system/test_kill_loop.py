@@ -15,10 +15,10 @@ import psutil
 import pytest
 import yaml
 
+from sparring.workflows.chaos import victims
 from tests.support import killing, tiny
 from tests.support.tiny import ROOT, Place
 from tests.system.test_kill import RAY, assert_ray_same
-from workflows.chaos import victims
 
 KILLS = 30
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.train import train
 from tests.support import killing, tiny, toy
 from tests.support.tiny import Said
 from tests.support.trainings import lines
-from workflows.distributed.cluster import Cluster
-from workflows.steps.train import train
 
 MASKED = {"function": "components.losses.likelihood.negative_log_likelihood", "over": "tokens"}
 VIEWS = {"function": toy.CROSS_ENTROPY, "over": "batch"}

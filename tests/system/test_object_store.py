@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.files import replacing
+from sparring.components.files import replacing
+from sparring.workflows.distributed.ray_train import is_permanent
+from sparring.workflows.distributed.shard_worker import Filler
+from sparring.workflows.stages import systems
+from sparring.workflows.store import leases, object_store, s3, transfer
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote, assert_same, own
 from tests.support.tiny import ROOT, Place, Said
-from workflows.distributed.ray_train import is_permanent
-from workflows.distributed.shard_worker import Filler
-from workflows.stages import systems
-from workflows.store import leases, object_store, s3, transfer
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ for cache in caches[1:]:
     cluster.add_node(num_cpus=1, env_vars={"SPARRING_CACHE": cache})
 cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -340,7 +340,7 @@ def test_no_record_is_written_before_its_files(
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused(cache: Path, disk: Place, where: str, reason: str, said: Said) -> None:
-    from workflows.__main__ import main
+    from sparring.workflows.command_line import main
 
     assert main(["--store", where, "plan", str(disk.config)]) == 2
     (line,) = said()[1].splitlines()

@@ -15,9 +15,9 @@ PLACEMENT = """
 import json, sys
 from pathlib import Path
 import ray
-from workflows.distributed import cluster as clusters, ray_train, session
-from workflows.distributed.shards import map_shards, row_shards
-from workflows.distributed.worker_group import train_together
+from sparring.workflows.distributed import cluster as clusters, ray_train, session
+from sparring.workflows.distributed.shards import map_shards, row_shards
+from sparring.workflows.distributed.worker_group import train_together
 from tests.support.workers import WhereItRuns, fit_without_gpus, where
 
 ray.init(address="local", num_cpus=40, num_gpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
@@ -40,8 +40,8 @@ import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import ray
-from workflows.distributed import cluster as clusters, ray_train, session
-from workflows.distributed.worker_group import train_together
+from sparring.workflows.distributed import cluster as clusters, ray_train, session
+from sparring.workflows.distributed.worker_group import train_together
 from tests.support.workers import fit_without_gpus, where
 
 ray.init(address="local", num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")

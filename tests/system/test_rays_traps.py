@@ -44,7 +44,7 @@ os.environ["RAY_ADDRESS"] = cluster.address
 other = subprocess.Popen([sys.executable, "-c", {FILLING!r}, cluster.address], stdin=-1, stdout=-1, text=True)
 assert other.stdout.readline() == "full\\n"
 from ray._private.internal_api import memory_summary
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 stats = [memory_summary(cluster.address, stats_only=True)]
 status = main(sys.argv[1:])
 stats.append(memory_summary(cluster.address, stats_only=True))
@@ -58,7 +58,7 @@ from ray.cluster_utils import Cluster
 os.environ["RAY_ADDRESS"] = Cluster(initialize_head=True, head_node_args={"num_cpus": 4}).address
 import ray
 ray.__version__ = "2.59.0"
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -25,8 +25,8 @@ for _ in range(2):
 cluster.wait_for_nodes()
 os.environ["RAY_ADDRESS"] = cluster.address
 from tests.support import workers
-from workflows.__main__ import main
-from workflows.steps import lucene, search
+from sparring.workflows.command_line import main
+from sparring.workflows.steps import lucene, search
 lucene.QUERIES_A_SHARD, search.ON_CPU = 2, search.ON_CPU._replace(queries=2)  # something for each node
 lucene._Retrieval, search._Searching = workers.UnhurriedRetrieval, workers.UnhurriedSearch
 sys.exit(main(sys.argv[1:]))

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.scores import Scores
+from sparring.components.scores import Scores
+from sparring.workflows.command_line import main
 from tests.support import tiny
 from tests.support.tiny import Place
-from workflows.__main__ import main
 
 PLANTED = {
     "HF_TOKEN": "hf_planted-in-the-environment", "HUGGING_FACE_HUB_TOKEN": "hf_planted-under-its-old-name",

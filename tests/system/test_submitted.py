@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
-from workflows.stages import experiments
-from workflows.store.dag import graph
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

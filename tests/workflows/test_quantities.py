@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflows.quantities import about, duration, size
+from sparring.workflows.quantities import about, duration, size
 
 
 def test_durations_and_sizes() -> None:

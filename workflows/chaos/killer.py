@@ -16,12 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-from components.rng import keyed_rng
-from workflows import ROOT
-from workflows.chaos import victims
-from workflows.distributed.shards import MAX_DEATHS
-from workflows.store.progress import read_progress
-from workflows.store.store import LOCK, RECORD
+from sparring.components.rng import keyed_rng
+from sparring.workflows import ROOT
+from sparring.workflows.chaos import victims
+from sparring.workflows.distributed.shards import MAX_DEATHS
+from sparring.workflows.store.progress import read_progress
+from sparring.workflows.store.store import LOCK, RECORD
 
 PATIENCE = 60.0
 """Seconds to wait for a process of a kind, before another kind has its turn."""
@@ -30,7 +30,10 @@ PER_RUN, WHILE = 6, 3
 in the mean, at most."""
 HANGS = 300.0
 """Seconds after which a run that takes ten times as long as the undisturbed one is said to hang."""
-PRELOADED = ["workflows.__main__", "components.training.loop", "components.models.pretrained", "tensorboardX"]
+PRELOADED = [
+    "sparring.workflows.command_line", "sparring.components.training.loop", "sparring.components.models.pretrained",
+    "tensorboardX",
+]  # fmt: skip
 
 
 class Broken(Exception):
@@ -81,13 +84,13 @@ class Run:
 
 
 def _command(words: list[str], log: Path) -> None:
-    """`python -m workflows ...`, as a user types it."""
+    """`python -m sparring ...`, as a user types it."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(ROOT)
     sys.argv[1:] = words
-    runpy.run_module("workflows", run_name="__main__", alter_sys=True)
+    runpy.run_module("sparring", run_name="__main__", alter_sys=True)
 
 
 class Kill(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from components.rng import keyed_rng
+from sparring.components.rng import keyed_rng
 
 WORDS = [f"{a}{b}" for a in ["ba", "co", "du", "fe", "gi", "lo", "mu", "na"] for b in ["ra", "mi", "tol", "ven"]]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import psutil
 
-from workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.cluster import Cluster
 
 
 class Victim(NamedTuple):

@@ -5,30 +5,30 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from components.config import listing
-from components.data.tokenizers import MODEL_CONFIG
-from components.evaluation.averages import ALL_SPLITS, AVERAGE
-from components.evaluation.measures import within
-from components.files import read_json
-from components.models import card, model_card
-from components.models.configs import (
+from sparring.components.config import listing
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.evaluation.averages import ALL_SPLITS, AVERAGE
+from sparring.components.evaluation.measures import within
+from sparring.components.files import read_json
+from sparring.components.models import card, model_card
+from sparring.components.models.configs import (
     BASE,
     RANKER_CODE,
     Base,
     ResolvedCrossEncoderConfig,
     ResolvedDualEncoderConfig,
 )
-from components.models.model_card import Measures, Origin, Row, StartModel
-from workflows.report.finished import Json
-from workflows.report.metrics import METRICS
-from workflows.stages.experiments import Experiment
-from workflows.stages.results import Outcome, System, name_of
-from workflows.steps.ingest import ingest
-from workflows.steps.prior import add_prior
-from workflows.steps.start import start
-from workflows.store.dag import Step, graph
-from workflows.store.needed import finished
-from workflows.store.store import Store
+from sparring.components.models.model_card import Measures, Origin, Row, StartModel
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.metrics import METRICS
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.stages.results import Outcome, System, name_of
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.steps.prior import add_prior
+from sparring.workflows.steps.start import start
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.needed import finished
+from sparring.workflows.store.store import Store
 
 BESIDE = ("BM25", "start model")
 """What the measures of a model stand beside."""

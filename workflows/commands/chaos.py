@@ -11,16 +11,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from components.config import UserError
-from components.yaml_files import yaml_text
-from workflows.chaos import toy, victims
-from workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
-from workflows.commands.opening import add_cluster, check_output, store_root
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster
-from workflows.quantities import duration
-from workflows.store import s3
-from workflows.store.comparison import first_difference
+from sparring.components.config import UserError
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.chaos import toy, victims
+from sparring.workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
+from sparring.workflows.commands.opening import add_cluster, check_output, store_root
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.quantities import duration
+from sparring.workflows.store import s3
+from sparring.workflows.store.comparison import first_difference
 
 SAVE_SECONDS = 0.5
 """Between the checkpoints of the toy's trainings, which take seconds."""

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from components.config import UserError, listing
-from workflows.commands.opening import add_config, opened
-from workflows.quantities import size
-from workflows.report.run_folder import PLAN, removing
-from workflows.stages import experiments, systems
-from workflows.stages.experiments import Experiment, is_run
-from workflows.stages.results import Outcome
-from workflows.store.dag import Step, graph
-from workflows.store.planner import pending
-from workflows.store.store import Artifact, Store
-from workflows.tuning.trials import TrialTable
+from sparring.components.config import UserError, listing
+from sparring.workflows.commands.opening import add_config, opened
+from sparring.workflows.quantities import size
+from sparring.workflows.report.run_folder import PLAN, removing
+from sparring.workflows.stages import experiments, systems
+from sparring.workflows.stages.experiments import Experiment, is_run
+from sparring.workflows.stages.results import Outcome
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Artifact, Store
+from sparring.workflows.tuning.trials import TrialTable
 
 
 def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:

@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-from workflows import ROOT
-from workflows.program import NAME
+from sparring.workflows import ROOT
+from sparring.workflows.program import NAME
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -5,11 +5,11 @@ executed."""
 import argparse
 from pathlib import Path
 
-from components.config import UserError, parse
-from components.files import new_folder
-from components.models.configs import DualEncoderConfig
-from components.models.reader_configs import ReaderConfig
-from workflows.commands.opening import check_output
+from sparring.components.config import UserError, parse
+from sparring.components.files import new_folder
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.reader_configs import ReaderConfig
+from sparring.workflows.commands.opening import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Write the folder, and print what it holds."""
-    from components.models import checkpoints  # imports torch
+    from sparring.components.models import checkpoints  # imports torch
 
     paths, folder = arguments.checkpoint, arguments.directory
     if len(paths) > 2:

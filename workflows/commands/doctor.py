@@ -13,14 +13,14 @@ from functools import partial
 
 import psutil
 
-from components.compute.processor import has_amx
-from components.config import UserError
-from components.files import nearest, unwritable
-from workflows.commands.opening import store_root
-from workflows.distributed.cluster import cores
-from workflows.distributed.leftovers import leftovers
-from workflows.program import without_passwords
-from workflows.store import s3
+from sparring.components.compute.processor import has_amx
+from sparring.components.config import UserError
+from sparring.components.files import nearest, unwritable
+from sparring.workflows.commands.opening import store_root
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.leftovers import leftovers
+from sparring.workflows.program import without_passwords
+from sparring.workflows.store import s3
 
 GIB = 2**30
 MOVED = "move it: `sparring --store FOLDER COMMAND`"
@@ -70,7 +70,7 @@ def _python() -> str:
 def _java() -> str:
     """Start the JVM in a process of its own: it can be started once a process, and its failure ends the process."""
     code = "import sys; sys.path[:] = sys.argv[1:]; "  # of this process: the user may be in any folder
-    code += "from components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
+    code += "from sparring.components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
     code += "from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
     command = [sys.executable, "-c", code, *sys.path]
@@ -90,7 +90,7 @@ def _ray() -> str:
 def _torch() -> str:
     import torch
 
-    from components.compute.precision import has_bf16
+    from sparring.components.compute.precision import has_bf16
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.config import UserError, listing
+from sparring.components.config import UserError, listing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,9 +36,9 @@ def call(arguments: argparse.Namespace) -> None:
     mean's 95 % interval and, with `--against`, the difference, the ends of its interval, and p."""
     import pyarrow.compute as pc
 
-    from components.evaluation import measures
-    from components.evaluation.significance import compare, estimate, layouts
-    from components.sources import trec
+    from sparring.components.evaluation import measures
+    from sparring.components.evaluation.significance import compare, estimate, layouts
+    from sparring.components.sources import trec
 
     qrels = trec.read_qrels(arguments.qrels)
     relevant = qrels.filter(pc.greater(qrels["relevance"], 0))

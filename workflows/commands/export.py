@@ -18,22 +18,22 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.tables import RANKING, of_queries
-from components.files import file_names, new_folder
-from components.models.configs import BASE, RANKER_CODE
-from components.sources import trec
-from components.systems.config import FOLDER
-from workflows.commands import cards, group_files, model_folder, system_folder
-from workflows.commands.opening import add_config, check_output, opened, run_command
-from workflows.program import program
-from workflows.stages import systems
-from workflows.stages.experiments import Experiment
-from workflows.stages.sentences import SentencesConfig
-from workflows.steps.search import INDEX
-from workflows.store.dag import Step
-from workflows.store.needed import finished, unchanged
-from workflows.store.store import Store
+from sparring.components.config import UserError
+from sparring.components.data.tables import RANKING, of_queries
+from sparring.components.files import file_names, new_folder
+from sparring.components.models.configs import BASE, RANKER_CODE
+from sparring.components.sources import trec
+from sparring.components.systems.config import FOLDER
+from sparring.workflows.commands import cards, group_files, model_folder, system_folder
+from sparring.workflows.commands.opening import add_config, check_output, opened, run_command
+from sparring.workflows.program import program
+from sparring.workflows.stages import systems
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.stages.sentences import SentencesConfig
+from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.needed import finished, unchanged
+from sparring.workflows.store.store import Store
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
 """What an exported retriever is tried with."""
@@ -70,7 +70,7 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.onnx and arguments.adapters:
         raise UserError("--onnx: an adapter that is apart has no such form; accepted: without --adapters")
     if arguments.onnx:
-        from components.models import onnx_export  # imports torch
+        from sparring.components.models import onnx_export  # imports torch
 
         onnx_export.check_packages()
     check_output(arguments.directory, "another DIRECTORY")
@@ -208,7 +208,7 @@ class Export:
 
 def _as_onnx(folder: Path, to: Path) -> str:
     """Write a model's encoders for ONNX Runtime; a line that says how well they fit."""
-    from components.models import onnx_export
+    from sparring.components.models import onnx_export
 
     ranks = folder.name == "ranker"
     apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
@@ -238,10 +238,10 @@ def _compare(folder: Path) -> None:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from components.data.template import Template
-    from components.data.tokenizers import load_tokenizer
-    from components.data.tokens import Tokens
-    from components.models.dual_encoder import DualEncoder, Side
+    from sparring.components.data.template import Template
+    from sparring.components.data.tokenizers import load_tokenizer
+    from sparring.components.data.tokens import Tokens
+    from sparring.components.models.dual_encoder import DualEncoder, Side
 
     tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.tables import GROUPS, QUERIES, pieces, read, records
-from components.sources import flagembedding, sentence_transformers, tevatron
-from components.sources.records import Document
-from components.sources.training_groups import Given
-from workflows.stages.experiments import Experiment
-from workflows.steps.mine import mine
-from workflows.steps.score import score_groups
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.config import UserError
+from sparring.components.data.tables import GROUPS, QUERIES, pieces, read, records
+from sparring.components.sources import flagembedding, sentence_transformers, tevatron
+from sparring.components.sources.records import Document
+from sparring.components.sources.training_groups import Given
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.steps.mine import mine
+from sparring.workflows.steps.score import score_groups
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 FORMATS: dict[str, Callable[[Iterable[Given], Path, str], Path]] = {
     "tevatron": tevatron.write_groups,

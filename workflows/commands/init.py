@@ -7,19 +7,19 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from components.config import Config, UserError, listing, parse, printable
-from components.files import replacing
-from components.sources.base import AnySource
-from components.sources.inspection import MISSING, Inspection
-from components.sources.parquet import patterns
-from components.sources.recognition.files import Keys
-from components.sources.recognition.recognise import recognise
-from components.sources.recognition.remarks import ids_of_other_case, numbered, remarks, unused
-from components.sources.records import NOT_UTF8
-from components.sources.survey import relevant_documents
-from components.yaml_files import yaml_line
-from workflows.commands.opening import check_output
-from workflows.program import program
+from sparring.components.config import Config, UserError, listing, parse, printable
+from sparring.components.files import replacing
+from sparring.components.sources.base import AnySource
+from sparring.components.sources.inspection import MISSING, Inspection
+from sparring.components.sources.parquet import patterns
+from sparring.components.sources.recognition.files import Keys
+from sparring.components.sources.recognition.recognise import recognise
+from sparring.components.sources.recognition.remarks import ids_of_other_case, numbered, remarks, unused
+from sparring.components.sources.records import NOT_UTF8
+from sparring.components.sources.survey import relevant_documents
+from sparring.components.yaml_files import yaml_line
+from sparring.workflows.commands.opening import check_output
+from sparring.workflows.program import program
 
 WIDTH = 100
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")

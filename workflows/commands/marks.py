@@ -5,11 +5,11 @@ import argparse
 import shutil
 from pathlib import Path
 
-from components.config import UserError
-from components.systems import config as configs
-from workflows.commands.opening import add_config, check_output, opened
-from workflows.stages import experiments
-from workflows.store.needed import finished
+from sparring.components.config import UserError
+from sparring.components.systems import config as configs
+from sparring.workflows.commands.opening import add_config, check_output, opened
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.needed import finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Write the collection, and say what the marks have changed."""
-    from workflows.serving import judgements
-    from workflows.serving.marks import FILE, Marks
+    from sparring.workflows.serving import judgements
+    from sparring.workflows.serving.marks import FILE, Marks
 
     config, out, split = arguments.config, arguments.out, arguments.split
     if not split.isidentifier():

@@ -4,16 +4,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.data.tokenizers import MODEL_CONFIG
-from components.files import read_json, write_json
-from components.models.configs import BASE, Base, locate_model
+from sparring.components.config import UserError
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.files import read_json, write_json
+from sparring.components.models.configs import BASE, Base, locate_model
 
 
 def copy(model: Path, to: Path, *, adapters: bool = False) -> None:
     """Copy a model's folder. An adapter is merged into a copy of its base, so that the folder needs nothing else; with
     `adapters` it stays apart, for peft. UserError where the latter cannot be, Damaged where a file is cut or lost."""
-    from components.models import saved
+    from sparring.components.models import saved
 
     saved.check(model)
     bases = sorted(model.rglob(BASE))
@@ -44,9 +44,9 @@ def _name_base(folder: Path) -> None:
 
 
 def _merge(folder: Path, to: Path) -> None:
-    from components.models import adapters
-    from components.models.cross_encoder import CrossEncoder
-    from components.models.dual_encoder import DualEncoder
+    from sparring.components.models import adapters
+    from sparring.components.models.cross_encoder import CrossEncoder
+    from sparring.components.models.dual_encoder import DualEncoder
 
     kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
     model = kinds[read_json(folder / MODEL_CONFIG)["kind"]].load(folder)

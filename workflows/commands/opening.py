@@ -8,20 +8,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from components.config import Damaged, UserError, listing
-from components.files import nearest, unwritable
-from components.yaml_files import set_once
-from workflows import ROOT
-from workflows.distributed import session, worker_group
-from workflows.program import program
-from workflows.report.page import REPORT
-from workflows.report.runs import Run, read_runs
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.store import object_store, s3
-from workflows.store.dag import Step, graph
-from workflows.store.needed import NotMade, damage
-from workflows.store.store import Store
+from sparring.components.config import Damaged, UserError, listing
+from sparring.components.files import nearest, unwritable
+from sparring.components.yaml_files import set_once
+from sparring.workflows import ROOT
+from sparring.workflows.distributed import session, worker_group
+from sparring.workflows.program import program
+from sparring.workflows.report.page import REPORT
+from sparring.workflows.report.runs import Run, read_runs
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.store import object_store, s3
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.needed import NotMade, damage
+from sparring.workflows.store.store import Store
 
 LAPTOP = ROOT / "cluster" / "laptop.yaml"
 ANOTHER_STORE = "another place (--store PLACE, or $SPARRING_STORE)"

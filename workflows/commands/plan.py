@@ -6,33 +6,33 @@ import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from components.config import UserError, listing
-from components.models.capabilities import can_be_read
-from components.models.configs import Pretrained
-from workflows import ROOT
-from workflows.commands.opening import opened
-from workflows.commands.several import add_configs, named
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import site
-from workflows.estimating.collection import assumptions
-from workflows.estimating.estimate import estimate
-from workflows.estimating.foreseen import write_estimate
-from workflows.estimating.table import estimate_text
-from workflows.program import program
-from workflows.quantities import duration, size
-from workflows.running.executor import missing_for, source_changes
-from workflows.running.plan import defaults_text, plan_text
-from workflows.running.refusals import Refusals
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.stages.scale import NoSmallScale
-from workflows.store.dag import Step, graph
-from workflows.store.planner import pending
-from workflows.store.store import Store
-from workflows.tuning.config import TunedExperiment, read_tuning
-from workflows.tuning.known import foreseen_steps, known_trials
-from workflows.tuning.search_space import Point, points
+from sparring.components.config import UserError, listing
+from sparring.components.models.capabilities import can_be_read
+from sparring.components.models.configs import Pretrained
+from sparring.workflows import ROOT
+from sparring.workflows.commands.opening import opened
+from sparring.workflows.commands.several import add_configs, named
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import site
+from sparring.workflows.estimating.collection import assumptions
+from sparring.workflows.estimating.estimate import estimate
+from sparring.workflows.estimating.foreseen import write_estimate
+from sparring.workflows.estimating.table import estimate_text
+from sparring.workflows.program import program
+from sparring.workflows.quantities import duration, size
+from sparring.workflows.running.executor import missing_for, source_changes
+from sparring.workflows.running.plan import defaults_text, plan_text
+from sparring.workflows.running.refusals import Refusals
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.stages.scale import NoSmallScale
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning.config import TunedExperiment, read_tuning
+from sparring.workflows.tuning.known import foreseen_steps, known_trials
+from sparring.workflows.tuning.search_space import Point, points
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

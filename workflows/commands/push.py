@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError, listing
-from components.data.tokenizers import MODEL_CONFIG
-from components.systems.config import SYSTEM
-from workflows.program import program
+from sparring.components.config import UserError, listing
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.systems.config import SYSTEM
+from sparring.workflows.program import program
 
 OURS = (MODEL_CONFIG, SYSTEM)
 """The files that say what a folder holds; a repository that has one was filled by this command."""

@@ -5,13 +5,13 @@ import argparse
 import shlex
 from pathlib import Path
 
-from components.config import UserError
-from components.files import replacing
-from workflows.commands.opening import add_config, check_output, opened
-from workflows.program import located
-from workflows.report.record import config_name, record_of, recorded, text_of
-from workflows.report.run_folder import RunFolder
-from workflows.store.needed import finished
+from sparring.components.config import UserError
+from sparring.components.files import replacing
+from sparring.workflows.commands.opening import add_config, check_output, opened
+from sparring.workflows.program import located
+from sparring.workflows.report.record import config_name, record_of, recorded, text_of
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.store.needed import finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

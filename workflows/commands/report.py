@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from components.config import UserError
-from workflows.commands.opening import (
+from sparring.components.config import UserError
+from sparring.workflows.commands.opening import (
     ANOTHER_RUNS,
     add_config,
     add_pair,
@@ -13,10 +13,10 @@ from workflows.commands.opening import (
     opened,
     opened_pair,
 )
-from workflows.program import program
-from workflows.report.comparison import write_comparison
-from workflows.report.run_folder import RunFolder
-from workflows.store.needed import finished
+from sparring.workflows.program import program
+from sparring.workflows.report.comparison import write_comparison
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.store.needed import finished
 
 COMPARE = "--compare"
 

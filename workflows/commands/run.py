@@ -6,22 +6,22 @@ import shlex
 import time
 from pathlib import Path
 
-from components.config import UserError, listing
-from components.evaluation import result_table
-from workflows.commands.opening import add_cluster, check_places, labelled, opened
-from workflows.commands.several import add_configs, named, one_by_one
-from workflows.distributed import cluster as clusters
-from workflows.distributed import nodes
-from workflows.estimating.foreseen import foresee, how_far_off
-from workflows.program import located, program
-from workflows.report.run_folder import RunFolder, at_work
-from workflows.report.timeline import timeline, where
-from workflows.running.executor import check_present, check_source_files
-from workflows.running.runner import run_steps
-from workflows.running.tracking import open_tracker
-from workflows.stages import experiments
-from workflows.store.dag import graph
-from workflows.store.planner import pending, states
+from sparring.components.config import UserError, listing
+from sparring.components.evaluation import result_table
+from sparring.workflows.commands.opening import add_cluster, check_places, labelled, opened
+from sparring.workflows.commands.several import add_configs, named, one_by_one
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import nodes
+from sparring.workflows.estimating.foreseen import foresee, how_far_off
+from sparring.workflows.program import located, program
+from sparring.workflows.report.run_folder import RunFolder, at_work
+from sparring.workflows.report.timeline import timeline, where
+from sparring.workflows.running.executor import check_present, check_source_files
+from sparring.workflows.running.runner import run_steps
+from sparring.workflows.running.tracking import open_tracker
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.planner import pending, states
 
 TELLING = 10.0
 """Seconds of a run from which on it tells something of its estimate."""

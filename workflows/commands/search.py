@@ -10,14 +10,14 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from components.config import UserError
-from components.systems import config as configs
-from components.systems.system import Hit, System
-from workflows.commands.opening import add_cluster, add_config, opened, store_root
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import cores
-from workflows.serving import running
-from workflows.stages import experiments, systems
+from sparring.components.config import UserError
+from sparring.components.systems import config as configs
+from sparring.components.systems.system import Hit, System
+from sparring.workflows.commands.opening import add_cluster, add_config, opened, store_root
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.serving import running
+from sparring.workflows.stages import experiments, systems
 
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 """Control characters, and what is printed in their place: a terminal would obey those in a document."""
@@ -77,7 +77,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     k = USUAL if arguments.k is None else arguments.k
     hits = running.asked(experiment.run, of, called, arguments.query, k)
     if hits is None:
-        from workflows.serving import library
+        from sparring.workflows.serving import library
 
         plan = library.last(outcome, store) if system is None else library.measured(system, store)
         k = _k(arguments, plan.config)

@@ -6,16 +6,16 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from components.config import UserError
-from components.yaml_files import read_text
-from workflows.commands.opening import add_cluster, add_config, check_places, opened, store_root
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import cores
-from workflows.program import located
-from workflows.report.run_folder import RunFolder, at_work
-from workflows.serving import running
-from workflows.serving.running import TOKEN
-from workflows.store.needed import finished
+from sparring.components.config import UserError
+from sparring.components.yaml_files import read_text
+from sparring.workflows.commands.opening import add_cluster, add_config, check_places, opened, store_root
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.program import located
+from sparring.workflows.report.run_folder import RunFolder, at_work
+from sparring.workflows.serving import running
+from sparring.workflows.serving.running import TOKEN
+from sparring.workflows.store.needed import finished
 
 PORT = 8000
 TOKEN_CHARACTERS = 16
@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Check what is there, open it and answer until it is stopped."""
-    from workflows.serving import marks
-    from workflows.serving.access import is_loopback
-    from workflows.serving.deployment import Service, free_port, run
-    from workflows.serving.questions import LIMITS
-    from workflows.serving.service import Served
+    from sparring.workflows.serving import marks
+    from sparring.workflows.serving.access import is_loopback
+    from sparring.workflows.serving.deployment import Service, free_port, run
+    from sparring.workflows.serving.questions import LIMITS
+    from sparring.workflows.serving.service import Served
 
     if not 0 <= arguments.port < 2**16:
         raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")

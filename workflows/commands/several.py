@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from components.config import UserError
-from components.systems.config import SYSTEM
-from workflows.commands.opening import add_assignments
-from workflows.program import located
-from workflows.quantities import duration
-from workflows.stages.experiments import is_run
-from workflows.stages.scale import NoSmallScale
-from workflows.store.dag import StepFailed
+from sparring.components.config import UserError
+from sparring.components.systems.config import SYSTEM
+from sparring.workflows.commands.opening import add_assignments
+from sparring.workflows.program import located
+from sparring.workflows.quantities import duration
+from sparring.workflows.stages.experiments import is_run
+from sparring.workflows.stages.scale import NoSmallScale
+from sparring.workflows.store.dag import StepFailed
 
 
 def add_configs(parser: argparse.ArgumentParser) -> None:

@@ -3,16 +3,16 @@
 import argparse
 import json
 
-from components.evaluation import result_table
-from workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair, run_command
-from workflows.commands.watch import trials_in, trials_view, view, watch
-from workflows.report.differences import differences, told
-from workflows.report.run_folder import RunFolder
-from workflows.store.dag import Step
-from workflows.store.needed import NotMade, finished
-from workflows.store.planner import pending
-from workflows.store.store import Store
-from workflows.tuning.config import is_another
+from sparring.components.evaluation import result_table
+from sparring.workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair, run_command
+from sparring.workflows.commands.watch import trials_in, trials_view, view, watch
+from sparring.workflows.report.differences import differences, told
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.needed import NotMade, finished
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning.config import is_another
 
 DIFF = "--diff"
 

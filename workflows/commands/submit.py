@@ -9,18 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.config import Config, UserError
-from components.models.configs import Pretrained, is_directory
-from workflows import ROOT
-from workflows.commands.opening import add_cluster, add_config
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster
-from workflows.program import program
-from workflows.quantities import duration
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.store import s3
-from workflows.store.dag import graph
+from sparring.components.config import Config, UserError
+from sparring.components.models.configs import Pretrained, is_directory
+from sparring.workflows import ROOT
+from sparring.workflows.commands.opening import add_cluster, add_config
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.program import program
+from sparring.workflows.quantities import duration
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Send a job and follow it to its end, which becomes this command's end."""
-    from workflows.distributed import job_package, job_server
+    from sparring.workflows.distributed import job_package, job_server
 
     if arguments.tune:
-        from workflows.tuning.config import read_tuning
+        from sparring.workflows.tuning.config import read_tuning
 
         read_tuning(arguments)  # so that nothing is sent where there is a mistake
     if experiments.is_run(arguments.config):

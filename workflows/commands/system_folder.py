@@ -4,25 +4,25 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from components.data.vectors import document_shards
-from components.evaluation.result_table import leading_sentence
-from components.files import read_json, write_json
-from components.models.model_card import Row
-from components.retrieval import smaller
-from components.systems import documents, example
-from components.systems.card import CARD, Measured, card
-from components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
-from workflows.commands import cards, model_folder
-from workflows.distributed.cluster import cores
-from workflows.report.metrics import METRICS
-from workflows.stages import systems
-from workflows.stages.results import Outcome, System
-from workflows.stages.systems import Stages
-from workflows.steps import lucene
-from workflows.steps.search import INDEX
-from workflows.store.dag import Step
-from workflows.store.needed import finished, unchanged
-from workflows.store.store import Store
+from sparring.components.data.vectors import document_shards
+from sparring.components.evaluation.result_table import leading_sentence
+from sparring.components.files import read_json, write_json
+from sparring.components.models.model_card import Row
+from sparring.components.retrieval import smaller
+from sparring.components.systems import documents, example
+from sparring.components.systems.card import CARD, Measured, card
+from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
+from sparring.workflows.commands import cards, model_folder
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.report.metrics import METRICS
+from sparring.workflows.stages import systems
+from sparring.workflows.stages.results import Outcome, System
+from sparring.workflows.stages.systems import Stages
+from sparring.workflows.steps import lucene
+from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.needed import finished, unchanged
+from sparring.workflows.store.store import Store
 
 
 def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
@@ -62,7 +62,7 @@ def models(config: SystemConfig, steps: Stages) -> dict[str, Step]:
 
 def _write_index(to: Path, stage: Step, store: Store) -> None:
     """The run's own index with the numbers that it was searched with, or all vectors as they are."""
-    from components.retrieval import index
+    from sparring.components.retrieval import index
 
     path, config = store.path(systems.searched(stage)), stage.inputs["config"]
     how = None if stage.inputs["index"] is not None else smaller.read(path)

@@ -5,12 +5,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from workflows.commands import opening, run
-from workflows.commands.opening import add_cluster, add_config, check_places, opened
-from workflows.report.run_folder import RunFolder, at_work
-from workflows.running.executor import check_present, check_source_files
-from workflows.store.dag import graph
-from workflows.store.planner import pending
+from sparring.workflows.commands import opening, run
+from sparring.workflows.commands.opening import add_cluster, add_config, check_places, opened
+from sparring.workflows.report.run_folder import RunFolder, at_work
+from sparring.workflows.running.executor import check_present, check_source_files
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.planner import pending
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Run the trials, then what the best one's config leads to."""
-    from workflows.tuning import tune
-    from workflows.tuning.config import read_tuning
-    from workflows.tuning.known import foreseen_steps
+    from sparring.workflows.tuning import tune
+    from sparring.workflows.tuning.config import read_tuning
+    from sparring.workflows.tuning.known import foreseen_steps
 
     experiment, store = opened(arguments)
     check_places(arguments, experiment, store, graph(experiment.wanted))

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from tqdm import tqdm
 
-from components.config import Damaged, UserError, listing
-from workflows.commands.opening import opened, run_command
-from workflows.commands.several import add_configs, one_by_one
-from workflows.quantities import about, size
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.config import Damaged, UserError, listing
+from sparring.workflows.commands.opening import opened, run_command
+from sparring.workflows.commands.several import add_configs, one_by_one
+from sparring.workflows.quantities import about, size
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,22 +6,22 @@ import sys
 import time
 from pathlib import Path
 
-from components.config import UserError, listing
-from components.yaml_files import read_yaml
-from workflows.estimating.foreseen import read_estimate
-from workflows.quantities import about
-from workflows.report.differences import changes, text_of
-from workflows.report.run_folder import is_at_work
-from workflows.running.forecast import Forecast
-from workflows.running.view import bar
-from workflows.stages.experiments import CONFIG, Experiment, others
-from workflows.store import s3
-from workflows.store.dag import Step, graph
-from workflows.store.planner import pending
-from workflows.store.progress import describe
-from workflows.store.store import FAILURE, Artifact, Store
-from workflows.tuning.report import format_table
-from workflows.tuning.trials import TrialTable
+from sparring.components.config import UserError, listing
+from sparring.components.yaml_files import read_yaml
+from sparring.workflows.estimating.foreseen import read_estimate
+from sparring.workflows.quantities import about
+from sparring.workflows.report.differences import changes, text_of
+from sparring.workflows.report.run_folder import is_at_work
+from sparring.workflows.running.forecast import Forecast
+from sparring.workflows.running.view import bar
+from sparring.workflows.stages.experiments import CONFIG, Experiment, others
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.progress import describe
+from sparring.workflows.store.store import FAILURE, Artifact, Store
+from sparring.workflows.tuning.report import format_table
+from sparring.workflows.tuning.trials import TrialTable
 
 NEXT = 4
 """How many of the waiting steps are named."""

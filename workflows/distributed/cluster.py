@@ -7,11 +7,11 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from components.config import Config, UserError, parse
-from components.yaml_files import read_yaml
-from workflows.distributed.resources import Resources
-from workflows.distributed.session import ray_session
-from workflows.program import located
+from sparring.components.config import Config, UserError, parse
+from sparring.components.yaml_files import read_yaml
+from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.program import located
 
 SPARE_CPUS = 2
 """Logical CPUs of a Ray that starts on this machine, beside those for cores and training workers: for Ray Data's own

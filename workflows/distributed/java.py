@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.retrieval import lucene
+from sparring.components.config import UserError
+from sparring.components.retrieval import lucene
 
 IDLE_SECONDS = 30.0
 """After so long without work a child ends, with Java's memory."""
@@ -70,9 +70,8 @@ class _Child:
         self._pipe, theirs = multiprocessing.Pipe()
         # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
         # main module again, which in one of Ray's workers imports Ray.
-        code = (
-            "import sys; sys.path[:] = sys.argv[3:]; from workflows.distributed import java; java.serve(*sys.argv[1:3])"
-        )
+        code = "import sys; sys.path[:] = sys.argv[3:]; from sparring.workflows.distributed import java; "
+        code += "java.serve(*sys.argv[1:3])"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, str(theirs.fileno()), str(IDLE_SECONDS), *sys.path],
             pass_fds=[theirs.fileno()], stdin=subprocess.PIPE,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.yaml_files import override, read_based
-from workflows import ROOT
-from workflows.distributed import session
-from workflows.distributed.cluster import Cluster
-from workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
-from workflows.store.code_version import code_version
+from sparring.components.config import UserError
+from sparring.components.yaml_files import override, read_based
+from sparring.workflows import ROOT
+from sparring.workflows.distributed import session
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
+from sparring.workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
 """The folders of the repository that are sent. A list of what is sent, not of what is left out: no notes, data or keys

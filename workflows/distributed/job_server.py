@@ -16,9 +16,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from components.config import UserError
-from workflows.distributed import job_package, nodes
-from workflows.store.dag import StepFailed
+from sparring.components.config import UserError
+from sparring.workflows.distributed import job_package, nodes
+from sparring.workflows.store.dag import StepFailed
 
 ANSWER_SECONDS = 10.0
 """Seconds that an address has for its first answer."""

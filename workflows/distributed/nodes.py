@@ -8,11 +8,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError, listing
-from workflows import ROOT
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session
-from workflows.store import s3
+from sparring.components.config import UserError, listing
+from sparring.workflows import ROOT
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.store import s3
 
 LOCK = ROOT / "cluster" / "requirements.lock"
 

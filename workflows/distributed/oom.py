@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from components.config import UserError, listing
-from workflows.distributed.cluster import Cluster, Pool
+from sparring.components.config import UserError, listing
+from sparring.workflows.distributed.cluster import Cluster, Pool
 
 SIGNS = re.compile(
     r"OutOfMemory|MemoryError|out of memory|low on memory|bad_alloc|ALLOC_FAILED"

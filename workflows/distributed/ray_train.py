@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components import timing
-from components.config import UserError
-from workflows.distributed.oom import is_out_of_memory
-from workflows.distributed.session import node_name, set_ray_environment
-from workflows.distributed.task_queue import Failure
-from workflows.store import s3
+from sparring.components import timing
+from sparring.components.config import UserError
+from sparring.workflows.distributed.oom import is_out_of_memory
+from sparring.workflows.distributed.session import node_name, set_ray_environment
+from sparring.workflows.distributed.task_queue import Failure
+from sparring.workflows.store import s3
 
 Work = Callable[[dict[str, Any]], Any]
 
@@ -69,8 +69,8 @@ def _do_tasks(config: dict[str, Any]) -> None:
     """What each worker does as long as it lives: one task of the queue after another."""
     import ray
 
-    from components.compute.gather import rank
-    from components.compute.processor import release_memory
+    from sparring.components.compute.gather import rank
+    from sparring.components.compute.processor import release_memory
 
     queue, work, number = config["queue"], config["work"], 0
     while (taken := ray.get(queue.take.remote(number, rank=rank()))) is not None:
@@ -93,7 +93,7 @@ def is_permanent(error: Exception) -> bool:
     """Whether an error would come back at every retry; the loss of another worker or of the network would not."""
     from ray.exceptions import RayError
 
-    from components.training.self_check import SelfCheckError  # imports torch
+    from sparring.components.training.self_check import SelfCheckError  # imports torch
 
     if is_out_of_memory(error) or isinstance(error, (FileNotFoundError, SelfCheckError)):
         return True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from components.timing import timed
+from sparring.components.timing import timed
 
 
 class Resources(NamedTuple):

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from components.config import UserError
-from components.timing import timed
-from workflows.distributed.leftovers import driver_of
+from sparring.components import modules
+from sparring.components.config import UserError
+from sparring.components.timing import timed
+from sparring.workflows import ROOT
+from sparring.workflows.distributed.leftovers import driver_of
 
 if TYPE_CHECKING:
-    from workflows.distributed.cluster import Cluster
+    from sparring.workflows.distributed.cluster import Cluster
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -74,7 +76,7 @@ def ray_session(cluster: Cluster) -> Any:
 
 def _start(ray: Any, cluster: Cluster) -> None:
     """Join the profile's cluster, or start Ray on this machine."""
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "job_config": _worker_paths()}
     if cluster.address:
         try:
             _reach(cluster.address)
@@ -118,6 +120,26 @@ def _start(ray: Any, cluster: Cluster) -> None:
             f"cluster: object_store_mb: this machine has no {cluster.object_store_mb} MB of memory for it; accepted: "
             "75 to what it has"
         ) from None
+
+
+def _worker_paths() -> Any:
+    """Ray's settings of where workers look for modules.
+
+    Ray would put the driver's current folder before everything else, and any file in it could stand in for a library.
+    """
+    from ray.job_config import JobConfig
+
+    class WithoutCurrentFolder(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # Ray then adds neither the current folder nor that of the script
+
+    environment: dict[str, Any] = {}
+    if modules.own_folder() is not None:
+        hook = f"{modules.__name__}.{modules.add_own_folder.__name__}"
+        environment = {"env_vars": {modules.FOLDER: modules.own_folder()}, "worker_process_setup_hook": hook}
+    home = str(ROOT if (ROOT / "sparring").is_dir() else ROOT.parent)
+    installed = Path(home).name in modules.INSTALLED
+    return WithoutCurrentFolder(runtime_env=environment, _py_driver_sys_path=[] if installed else [home])
 
 
 @contextmanager

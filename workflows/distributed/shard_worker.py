@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from components import timing
-from components.compute.processor import release_memory
-from components.config import UserError
-from components.files import replacing
-from workflows.distributed.session import node_name
-from workflows.store import s3, transfer
-from workflows.store.needed import remade
+from sparring.components import timing
+from sparring.components.compute.processor import release_memory
+from sparring.components.config import UserError
+from sparring.components.files import replacing
+from sparring.workflows.distributed.session import node_name
+from sparring.workflows.store import s3, transfer
+from sparring.workflows.store.needed import remade
 
 IDLE_SECONDS = 2.0
 """After so long without a shard a process frees its worker, with its model and its memory."""

@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from components import timing
-from components.config import UserError
-from components.files import remove_leftovers
-from workflows.distributed import oom
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.distributed.resources import Resources, reserve
-from workflows.distributed.session import ray_session
-from workflows.distributed.shard_worker import Filler, FillOnGPU, Worker, fill_batch
-from workflows.store import attempts, transfer
-from workflows.store.progress import Progress
+from sparring.components import timing
+from sparring.components.config import UserError
+from sparring.components.files import remove_leftovers
+from sparring.workflows.distributed import oom
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.resources import Resources, reserve
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.distributed.shard_worker import Filler, FillOnGPU, Worker, fill_batch
+from sparring.workflows.store import attempts, transfer
+from sparring.workflows.store.progress import Progress
 
 MAX_DEATHS = 4
 """How often Ray starts a process's batch of shards again after the process has died."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from workflows.distributed.cluster import Cluster, cores
-from workflows.distributed.resources import Resources
-from workflows.distributed.session import ray_session
-from workflows.store import s3
-from workflows.store.cost import Made, Need, Pool
+from sparring.workflows.distributed.cluster import Cluster, cores
+from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.store import s3
+from sparring.workflows.store.cost import Made, Need, Pool
 
 GB = 1e9
 

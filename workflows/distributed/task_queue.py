@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from components import timing
+from sparring.components import timing
 
 
 class Failure(NamedTuple):

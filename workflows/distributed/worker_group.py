@@ -10,14 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from components import timing
-from components.config import UserError
-from workflows.distributed import ray_train
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.ray_train import GroupSpec, Work
-from workflows.distributed.resources import Resources, reserve
-from workflows.distributed.session import ray_session
-from workflows.distributed.task_queue import TaskQueue
+from sparring.components import timing
+from sparring.components.config import UserError
+from sparring.workflows.distributed import ray_train
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.ray_train import GroupSpec, Work
+from sparring.workflows.distributed.resources import Resources, reserve
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.distributed.task_queue import TaskQueue
 
 
 def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:

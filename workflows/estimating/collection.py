@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing
-from components.data.tables import document_text
-from components.models.configs import locate_model
-from components.sources.base import Source
-from components.sources.records import Document, Query
-from workflows.store.cost import ANY, Sizes
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import document_text
+from sparring.components.models.configs import locate_model
+from sparring.components.sources.base import Source
+from sparring.components.sources.records import Document, Query
+from sparring.workflows.store.cost import ANY, Sizes
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 SECONDS = 8.0
 """At most so long the source's documents are read, and then its queries."""

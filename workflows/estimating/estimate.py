@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from components.config import listing
-from components.sources.base import Source
-from workflows.distributed.cluster import Pool as Workers
-from workflows.distributed.site import Site
-from workflows.estimating import rates as rating
-from workflows.estimating.collection import SECONDS, Assumptions, sizes
-from workflows.estimating.rates import Rates
-from workflows.quantities import size
-from workflows.store import s3
-from workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
-from workflows.store.dag import Step, mapped
-from workflows.store.store import Store
+from sparring.components.config import listing
+from sparring.components.sources.base import Source
+from sparring.workflows.distributed.cluster import Pool as Workers
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.estimating import rates as rating
+from sparring.workflows.estimating.collection import SECONDS, Assumptions, sizes
+from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.quantities import size
+from sparring.workflows.store import s3
+from sparring.workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
+from sparring.workflows.store.dag import Step, mapped
+from sparring.workflows.store.store import Store
 
 PROCESS = {"driver": 0.4e9, "map": 0.7e9, "score": 0.7e9, "java": 0.2e9, "train": 0.9e9, "one": 0.4e9}
 """Bytes of a process that has imported what its work needs."""

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from components.files import write_json
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import site
-from workflows.estimating.estimate import estimate
-from workflows.quantities import about, size
-from workflows.running.forecast import Forecast
-from workflows.stages.experiments import Experiment
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.files import write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import site
+from sparring.workflows.estimating.estimate import estimate
+from sparring.workflows.quantities import about, size
+from sparring.workflows.running.forecast import Forecast
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 ESTIMATE = "estimate.json"
 """In a run's folder: seconds of each step that was to run."""

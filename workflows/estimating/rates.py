@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from components.compute.processor import cpu_info
-from workflows.distributed.session import ray_session
-from workflows.distributed.site import Site
-from workflows.estimating.others import Others
-from workflows.estimating.trial import Spec, Trial, measure
-from workflows.running.view import progress_view
-from workflows.store.cost import Cost, Kind, ModelTask, Work
+from sparring.components.compute.processor import cpu_info
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.estimating.others import Others
+from sparring.workflows.estimating.trial import Spec, Trial, measure
+from sparring.workflows.running.view import progress_view
+from sparring.workflows.store.cost import Cost, Kind, ModelTask, Work
 
 UNITS: dict[Kind, float] = {
     "reading": 1e-4,

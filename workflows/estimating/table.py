@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workflows.estimating.estimate import Estimate, Row
-from workflows.quantities import duration, size
-from workflows.store.cost import ANY
+from sparring.workflows.estimating.estimate import Estimate, Row
+from sparring.workflows.quantities import duration, size
+from sparring.workflows.store.cost import ANY
 
 BUSY = 0.2
 """A machine is busy where other programs take more than this share of its processors."""

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, write
-from components.files import write_json
-from workflows.store.progress import Progress
+from sparring.components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, write
+from sparring.components.files import write_json
+from sparring.workflows.store.progress import Progress
 
 SECONDS = 1.5
 """An encoder or a ranker is tried for about so long, after one batch that does not count."""
@@ -68,7 +68,7 @@ def measure(
     import transformers  # noqa: F401
 
     imported = time.perf_counter() - began
-    from components.compute.processor import configure_process
+    from sparring.components.compute.processor import configure_process
 
     configure_process(threads)
     found: list[Trial | str] = []
@@ -100,7 +100,7 @@ def measure(
 
 def _started(folder: Path, config: Any) -> Path:
     """The model's artifact, made by the step that a run makes it with."""
-    from workflows.steps.start import start
+    from sparring.workflows.steps.start import start
 
     folder.mkdir(parents=True)
     start(folder, None, config=config)  # type: ignore[arg-type]  # it runs in this process and asks no cluster
@@ -109,10 +109,10 @@ def _started(folder: Path, config: Any) -> Path:
 
 def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: int, device: Any) -> Trial:
     """Seconds of a text or a pair."""
-    from components.data.token_store import TokenStore
-    from components.models.cross_encoder import CrossEncoder
-    from components.models.dual_encoder import DualEncoder
-    from components.models.inference import Inference, Pairs, Texts, TimedInference
+    from sparring.components.data.token_store import TokenStore
+    from sparring.components.models.cross_encoder import CrossEncoder
+    from sparring.components.models.dual_encoder import DualEncoder
+    from sparring.components.models.inference import Inference, Pairs, Texts, TimedInference
 
     tokens = _tokens(place / "tokens", spec, start, documents=512, queries=512)
     scoring = spec.use == "scoring"
@@ -154,9 +154,9 @@ def _train(
 ) -> Trial:
     """Seconds of an update, of as many rows of a batch as are quick, and of what comes before and after them; `own` are
     the objective's other models."""
-    from components.training.gradients import products
-    from components.training.loop import train
-    from components.training.objective import ObjectiveInputs, make_objective
+    from sparring.components.training.gradients import products
+    from sparring.components.training.loop import train
+    from sparring.components.training.objective import ObjectiveInputs, make_objective
 
     config, candidates = spec.options["config"], spec.options["candidates"]
     parts = config.accumulate
@@ -200,8 +200,8 @@ def _train(
 
 def _tokens(folder: Path, spec: Spec, start: Path, *, documents: int, queries: int) -> Path:
     """A token store of random tokens with lengths of the collection's."""
-    from components.data.token_store import TOKENIZER
-    from components.data.tokenizers import tokenizer_digest
+    from sparring.components.data.token_store import TOKENIZER
+    from sparring.components.data.tokenizers import tokenizer_digest
 
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)

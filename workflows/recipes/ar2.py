@@ -7,24 +7,24 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from components.config import Config as Part
-from components.config import distinct
-from components.evaluation.gate import GateConfig
-from components.evaluation.measures import sees_order
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.retrieval.prior import PriorConfig
-from components.training.terms import LossTerm
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase, check_encoder, seeded
-from workflows.stages.learning import in_round
-from workflows.stages.reranking import Reranking
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
-from workflows.stages.sizes import Sizes, SizesKey
-from workflows.stages.starting import StartedConfig, started
-from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
-from workflows.stages.untrained import INTERPOLATED, add_untrained
-from workflows.steps.score import RerankConfig, ScoreConfig
+from sparring.components.config import Config as Part
+from sparring.components.config import distinct
+from sparring.components.evaluation.gate import GateConfig
+from sparring.components.evaluation.measures import sees_order
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.retrieval.prior import PriorConfig
+from sparring.components.training.terms import LossTerm
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
+from sparring.workflows.stages.learning import in_round
+from sparring.workflows.stages.reranking import Reranking
+from sparring.workflows.stages.results import Outcome, Results, note_on
+from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
+from sparring.workflows.stages.sizes import Sizes, SizesKey
+from sparring.workflows.stages.starting import StartedConfig, started
+from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
+from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained
+from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 
 Control = Literal["in-batch", "ance"]
 

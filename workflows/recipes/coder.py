@@ -10,25 +10,25 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.evaluation.measures import at_level
-from components.models.configs import DualEncoderConfig
-from components.neighbours.reciprocal import NeighboursConfig
-from components.neighbours.reranking import NeighboursRerankConfig
-from components.retrieval.fusion import FusionConfig
-from components.training.config import TemperatureConfig, TrainConfig
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
-from workflows.stages.learning import in_round, learnt
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.training import phase
-from workflows.stages.untrained import add_untrained
-from workflows.steps.choose_neighbours import ChooseConfig, chosen
-from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.pictures import PicturesConfig, pictures
-from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
-from workflows.store.dag import Step, step
+from sparring.components.evaluation.measures import at_level
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.neighbours.reciprocal import NeighboursConfig
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.training.config import TemperatureConfig, TrainConfig
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
+from sparring.workflows.stages.learning import in_round, learnt
+from sparring.workflows.stages.results import Outcome, Results, note_on
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.training import phase
+from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.steps.choose_neighbours import ChooseConfig, chosen
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.pictures import PicturesConfig, pictures
+from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
+from sparring.workflows.store.dag import Step, step
 
 BY_NEIGHBOURS = "by neighbours"
 

@@ -10,15 +10,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from components.config import Config as Part
-from components.config import distinct, listing
-from components.yaml_files import Assignments
-from workflows.stages import experiments
-from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
-from workflows.stages.sizes import tables
-from workflows.steps.pictures import along
-from workflows.steps.sentences import similarity, transfer
-from workflows.store.dag import relabelled, step
+from sparring.components.config import Config as Part
+from sparring.components.config import distinct, listing
+from sparring.components.yaml_files import Assignments
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
+from sparring.workflows.stages.sizes import tables
+from sparring.workflows.steps.pictures import along
+from sparring.workflows.steps.sentences import similarity, transfer
+from sparring.workflows.store.dag import relabelled, step
 
 
 class Variant(Part):

@@ -9,15 +9,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from components.config import distinct
-from components.models.configs import DualEncoderConfig
-from components.sources.base import AnySource
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.pretraining import Pretraining, pretrained
-from workflows.stages.results import Outcome, note_on
-from workflows.stages.sentences import Encoder, SentencesConfig, measured
-from workflows.store.dag import Step
+from sparring.components.config import distinct
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.sources.base import AnySource
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.pretraining import Pretraining, pretrained
+from sparring.workflows.stages.results import Outcome, note_on
+from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
+from sparring.workflows.store.dag import Step
 
 
 class Config(SentencesConfig):

@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from components.models.configs import DualEncoderConfig
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig
-from workflows.stages.collection import Collection
-from workflows.stages.config import (
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.components.training.config import TrainConfig
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import (
     DifferenceKeys,
     TrainingPhase,
     check_candidates,
@@ -16,13 +16,13 @@ from workflows.stages.config import (
     predicts_differences,
     seeded,
 )
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import refresh
-from workflows.stages.sizes import Sizes, SizesKey
-from workflows.stages.starting import StartedConfig, started
-from workflows.stages.training import phase
-from workflows.stages.untrained import add_untrained
-from workflows.steps.mine import MineConfig
+from sparring.workflows.stages.results import Outcome, Results, note_on
+from sparring.workflows.stages.retrieval import refresh
+from sparring.workflows.stages.sizes import Sizes, SizesKey
+from sparring.workflows.stages.starting import StartedConfig, started
+from sparring.workflows.stages.training import phase
+from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.steps.mine import MineConfig
 
 
 class Config(StartedConfig, DifferenceKeys, SizesKey):

@@ -11,14 +11,14 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config as Part
-from components.config import listing
-from components.evaluation.selection import Kind
-from components.yaml_files import Assignments
-from workflows.stages import experiments
-from workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
-from workflows.steps.pool import pool, pool_selected
-from workflows.store.dag import Step, relabelled, step
+from sparring.components.config import Config as Part
+from sparring.components.config import listing
+from sparring.components.evaluation.selection import Kind
+from sparring.components.yaml_files import Assignments
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
+from sparring.workflows.steps.pool import pool, pool_selected
+from sparring.workflows.store.dag import Step, relabelled, step
 
 SPLITS = ("train", "dev", "test")
 SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}

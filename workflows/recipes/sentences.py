@@ -6,13 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from components.config import distinct
-from workflows.stages import experiments
-from workflows.stages.collection import Collection
-from workflows.stages.results import Outcome, note_on
-from workflows.stages.sentences import Encoder, SentencesConfig, measured
-from workflows.stages.starting import RetrieverToMeasure
-from workflows.store.dag import graph, relabelled
+from sparring.components.config import distinct
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.results import Outcome, note_on
+from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
+from sparring.workflows.stages.starting import RetrieverToMeasure
+from sparring.workflows.store.dag import graph, relabelled
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""

@@ -6,17 +6,17 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.training.config import HardestConfig
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase, check_encoder, seeded
-from workflows.stages.reranking import Reranking
-from workflows.stages.results import Outcome, Results, note_on, system_names
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.starting import StartedConfig, started
-from workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
-from workflows.stages.untrained import add_untrained
-from workflows.steps.score import RerankConfig, ScoreConfig
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.training.config import HardestConfig
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
+from sparring.workflows.stages.reranking import Reranking
+from sparring.workflows.stages.results import Outcome, Results, note_on, system_names
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.starting import StartedConfig, started
+from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
+from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 
 
 class RankerPhase(TrainingPhase):

@@ -8,25 +8,25 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config as Part
-from components.evaluation.averages import AVERAGE
-from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.evaluation.measures import Measure
-from components.retrieval.fusion import FusionConfig
-from components.sources.base import AnySource
-from workflows.stages import experiments
-from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
-from workflows.stages.results import Outcome, Results, System, gathered, note_on
-from workflows.stages.retrieval import refresh
-from workflows.stages.sizes import Sizes, SizesKey
-from workflows.stages.starting import RetrieverToMeasure
-from workflows.steps.encode import EncodeConfig
-from workflows.steps.exclude import exclude
-from workflows.steps.fuse import fuse
-from workflows.steps.search import SearchConfig
-from workflows.steps.tokenize import TokenizeConfig
-from workflows.store.dag import Step, graph, relabelled, step
+from sparring.components.config import Config as Part
+from sparring.components.evaluation.averages import AVERAGE
+from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
+from sparring.components.evaluation.measures import Measure
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.sources.base import AnySource
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
+from sparring.workflows.stages.results import Outcome, Results, System, gathered, note_on
+from sparring.workflows.stages.retrieval import refresh
+from sparring.workflows.stages.sizes import Sizes, SizesKey
+from sparring.workflows.stages.starting import RetrieverToMeasure
+from sparring.workflows.steps.encode import EncodeConfig
+from sparring.workflows.steps.exclude import exclude
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.search import SearchConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig
+from sparring.workflows.store.dag import Step, graph, relabelled, step
 
 
 class Evaluated(Part):

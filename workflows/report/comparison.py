@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.charts.difference_chart import Difference, svg
-from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
-from components.evaluation.result_table import by_collection
-from components.evaluation.significance import compare, corrected, layouts, paired
-from workflows.report.differences import Differences, differences, text_of
-from workflows.report.finished import Json
-from workflows.report.page import drawing, write_page
-from workflows.report.runs import Run
-from workflows.report.sections.queries import Listed, embedded, queries
-from workflows.stages.results import System
+from sparring.components.charts.difference_chart import Difference, svg
+from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
+from sparring.components.evaluation.result_table import by_collection
+from sparring.components.evaluation.significance import compare, corrected, layouts, paired
+from sparring.workflows.report.differences import Differences, differences, text_of
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.page import drawing, write_page
+from sparring.workflows.report.runs import Run
+from sparring.workflows.report.sections.queries import Listed, embedded, queries
+from sparring.workflows.stages.results import System
 
 PAGE = "compare.html"
 

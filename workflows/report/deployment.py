@@ -2,16 +2,24 @@
 
 from collections.abc import Sequence
 
-from components.evaluation.measures import within
-from components.evaluation.result_table import chosen_on, leading_entry, p_number, p_text, signed, unsigned, verdict
-from components.evaluation.significance import THE_METHOD
-from workflows.quantities import size
-from workflows.report.finished import Json
-from workflows.report.sections.choice import choice
-from workflows.report.sections.costs import SEARCHED, costs
-from workflows.stages.results import System, SystemCost
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.evaluation.measures import within
+from sparring.components.evaluation.result_table import (
+    chosen_on,
+    leading_entry,
+    p_number,
+    p_text,
+    signed,
+    unsigned,
+    verdict,
+)
+from sparring.components.evaluation.significance import THE_METHOD
+from sparring.workflows.quantities import size
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.sections.choice import choice
+from sparring.workflows.report.sections.costs import SEARCHED, costs
+from sparring.workflows.stages.results import System, SystemCost
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 TO_TRAIN = (
     "nothing was trained; that needs judged queries in a split `train`, some hundred of them (`recipe: folds` measures "

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflows.report.runs import Run
-from workflows.store.comparison import DIFFERS, files_apart
-from workflows.store.dag import Step, canonical, graph
+from sparring.workflows.report.runs import Run
+from sparring.workflows.store.comparison import DIFFERS, files_apart
+from sparring.workflows.store.dag import Step, canonical, graph
 
 SHOWN = 6
 """Steps and files that are named; of more a count is given."""

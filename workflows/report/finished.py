@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 Json = dict[str, Any]
 

@@ -3,15 +3,15 @@
 import re
 from collections.abc import Collection, Sequence
 
-from components.files import read_json
-from workflows.report.deployment import deployment
-from workflows.report.finished import Finished, Json
-from workflows.report.sections.sizes import sizes
-from workflows.stages.expected import Expected
-from workflows.stages.results import System, SystemCost
-from workflows.steps.given import rank_from_file
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.files import read_json
+from sparring.workflows.report.deployment import deployment
+from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.sections.sizes import sizes
+from sparring.workflows.stages.expected import Expected
+from sparring.workflows.stages.results import System, SystemCost
+from sparring.workflows.steps.given import rank_from_file
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 METRICS = "metrics.json"
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components.evaluation.result_table import CLEAR, p_number, p_text
-from components.files import replacing
-from components.yaml_files import yaml_text
-from workflows.quantities import duration, size
-from workflows.report.finished import Json
+from sparring.components.evaluation.result_table import CLEAR, p_number, p_text
+from sparring.components.files import replacing
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.quantities import duration, size
+from sparring.workflows.report.finished import Json
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from workflows import ROOT
-from workflows.report.finished import Finished, Json
-from workflows.report.timeline import course
-from workflows.stages.results import Outcome
+from sparring.workflows import ROOT
+from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.timeline import course
+from sparring.workflows.stages.results import Outcome
 
 MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
 """What a record has of `metrics.json`, as it stands there."""

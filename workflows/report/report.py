@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from components.evaluation.result_table import (
+from sparring.components.evaluation.result_table import (
     across,
     averages_compared,
     by_collection,
@@ -11,27 +11,27 @@ from components.evaluation.result_table import (
     closing_sentence,
     leading_sentence,
 )
-from components.files import write_json
-from workflows.report.finished import Json, finished_steps, shown
-from workflows.report.metrics import METRICS, metrics_of
-from workflows.report.page import REPORT, write_page
-from workflows.report.sections import charts
-from workflows.report.sections.choice import choice
-from workflows.report.sections.costs import costs as costs_of
-from workflows.report.sections.curves import curves
-from workflows.report.sections.entropies import entropies
-from workflows.report.sections.examples import examples as examples_of
-from workflows.report.sections.queries import Listed, embedded, queries
-from workflows.report.sections.refreshes import refreshes
-from workflows.report.sections.screens import screens
-from workflows.report.sections.similarities import similarities
-from workflows.report.sections.spaces import spaces
-from workflows.report.sections.steps import run_steps
-from workflows.stages.expected import Expected
-from workflows.stages.results import System, SystemCost
-from workflows.steps.study import STUDY
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.files import write_json
+from sparring.workflows.report.finished import Json, finished_steps, shown
+from sparring.workflows.report.metrics import METRICS, metrics_of
+from sparring.workflows.report.page import REPORT, write_page
+from sparring.workflows.report.sections import charts
+from sparring.workflows.report.sections.choice import choice
+from sparring.workflows.report.sections.costs import costs as costs_of
+from sparring.workflows.report.sections.curves import curves
+from sparring.workflows.report.sections.entropies import entropies
+from sparring.workflows.report.sections.examples import examples as examples_of
+from sparring.workflows.report.sections.queries import Listed, embedded, queries
+from sparring.workflows.report.sections.refreshes import refreshes
+from sparring.workflows.report.sections.screens import screens
+from sparring.workflows.report.sections.similarities import similarities
+from sparring.workflows.report.sections.spaces import spaces
+from sparring.workflows.report.sections.steps import run_steps
+from sparring.workflows.stages.expected import Expected
+from sparring.workflows.stages.results import System, SystemCost
+from sparring.workflows.steps.study import STUDY
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 GAME = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "

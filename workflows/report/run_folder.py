@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from components.files import write_json
-from components.yaml_files import yaml_text
-from workflows.report import report
-from workflows.report.finished import finished_steps
-from workflows.report.metrics import METRICS, metrics_of
-from workflows.report.page import REPORT
-from workflows.running.plan import plan_text
-from workflows.stages.experiments import CONFIG, FROM, Experiment, kept
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.files import write_json
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.report import report
+from sparring.workflows.report.finished import finished_steps
+from sparring.workflows.report.metrics import METRICS, metrics_of
+from sparring.workflows.report.page import REPORT
+from sparring.workflows.running.plan import plan_text
+from sparring.workflows.stages.experiments import CONFIG, FROM, Experiment, kept
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 Json = dict[str, Any]
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from components.config import UserError
-from workflows.report.run_folder import RunFolder
-from workflows.stages import experiments
-from workflows.stages.experiments import CONFIG, Experiment
-from workflows.store import object_store
-from workflows.store.dag import graph
-from workflows.store.store import RECORD, Store
+from sparring.components.config import UserError
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import CONFIG, Experiment
+from sparring.workflows.store import object_store
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import RECORD, Store
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from components.timing import KINDS
-from workflows.quantities import duration
-from workflows.report.finished import Finished, Json
-from workflows.report.metrics import time_of
-from workflows.report.page import WORDS
+from sparring.components.timing import KINDS
+from sparring.workflows.quantities import duration
+from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.metrics import time_of
+from sparring.workflows.report.page import WORDS
 
 UNITS = ("documents", "pairs", "groups", "sentences", "updates", "expansions", "queries", "rows")
 """Keys of a step's summary that count its work, the most telling first."""

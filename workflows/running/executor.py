@@ -12,21 +12,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from components import timing
-from components.compute.processor import machine, release_memory
-from components.config import Config, UserError, listing
-from components.digests import sha256
-from components.files import remove_leftovers
-from components.models.configs import Pretrained, locate_model
-from components.sources.base import Source, sought
-from components.yaml_files import yaml_line
-from workflows.program import without_passwords
-from workflows.store import attempts, s3
-from workflows.store.code_version import code_version
-from workflows.store.dag import Step, StepFailed, canonical, foreign_code, mapped
-from workflows.store.needed import NotMade, damage, remade
-from workflows.store.progress import PROGRESS
-from workflows.store.store import FAILURE, Store
+from sparring.components import timing
+from sparring.components.compute.processor import machine, release_memory
+from sparring.components.config import Config, UserError, listing
+from sparring.components.digests import sha256
+from sparring.components.files import remove_leftovers
+from sparring.components.models.configs import Pretrained, locate_model
+from sparring.components.sources.base import Source, sought
+from sparring.components.yaml_files import yaml_line
+from sparring.workflows.program import without_passwords
+from sparring.workflows.store import attempts, s3
+from sparring.workflows.store.code_version import code_version
+from sparring.workflows.store.dag import Step, StepFailed, canonical, foreign_code, function_name, mapped
+from sparring.workflows.store.needed import NotMade, damage, remade
+from sparring.workflows.store.progress import PROGRESS
+from sparring.workflows.store.store import FAILURE, Store
 
 UNTIL_DONE = (FAILURE, PROGRESS, attempts.ATTEMPTS)
 """What lies in a step's directory until its record is written."""
@@ -198,7 +198,7 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
     intervals, ended = timing.drain(), time.time()
     seconds = timing.covered([*intervals, timing.Interval("compute", started, ended)])
     return {
-        "function": f"{node.function.__module__}.{node.function.__qualname__}",
+        "function": function_name(node.function),
         "version": node.description.version,
         "fingerprint": node.fingerprint,
         "label": node.label,

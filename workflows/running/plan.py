@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from components.config import listing
-from workflows.store.dag import Step
-from workflows.store.planner import states
-from workflows.store.store import Store
+from sparring.components.config import listing
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.planner import states
+from sparring.workflows.store.store import Store
 
 
 def plan_text(wanted: list[Step], store: Store) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from components.config import UserError
-from workflows.distributed.cluster import Cluster
-from workflows.running.executor import mistake, resolve_inputs
-from workflows.store.dag import Step, canonical, steps_in
-from workflows.store.store import Store
+from sparring.components.config import UserError
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.running.executor import mistake, resolve_inputs
+from sparring.workflows.store.dag import Step, canonical, steps_in
+from sparring.workflows.store.store import Store
 
 PROFILE = "cluster"
 """The parameter that is no input, but the profile."""

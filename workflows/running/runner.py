@@ -5,16 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from workflows.distributed import leftovers, resources
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session
-from workflows.running.executor import execute
-from workflows.running.forecast import Forecast
-from workflows.running.refusals import Refusals
-from workflows.running.tracking import Tracker, track_step
-from workflows.running.view import progress_view
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.workflows.distributed import leftovers, resources
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.running.executor import execute
+from sparring.workflows.running.forecast import Forecast
+from sparring.workflows.running.refusals import Refusals
+from sparring.workflows.running.tracking import Tracker, track_step
+from sparring.workflows.running.view import progress_view
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 RunStep = Callable[[str, Step], bool]
 """Runs a step under a title; False if another driver finished it."""

@@ -17,14 +17,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.charts.line_chart import charts
-from components.files import remove, write_json
-from workflows.distributed.cluster import Cluster
-from workflows.program import without_passwords
-from workflows.running.polling import repeated
-from workflows.store.dag import Step
-from workflows.store.progress import read_progress
-from workflows.store.store import Store
+from sparring.components.charts.line_chart import charts
+from sparring.components.files import remove, write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.program import without_passwords
+from sparring.workflows.running.polling import repeated
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.progress import read_progress
+from sparring.workflows.store.store import Store
 
 STATE, TENSORBOARD = "tracked.json", "tensorboard"
 POLL_SECONDS = 2.0

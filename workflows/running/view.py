@@ -11,10 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from workflows.quantities import about
-from workflows.running.forecast import Forecast
-from workflows.running.polling import repeated
-from workflows.store.progress import PROGRESS, describe, read_progress
+from sparring.workflows.quantities import about
+from sparring.workflows.running.forecast import Forecast
+from sparring.workflows.running.polling import repeated
+from sparring.workflows.store.progress import PROGRESS, describe, read_progress
 
 STARTED, FIRST, LONGEST = 2.0, 15.0, 120.0
 """Where there is no terminal: seconds after which a line says that a step is running, and how far it is. Then whenever

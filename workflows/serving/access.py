@@ -15,8 +15,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from workflows.serving.metrics import Metrics
-from workflows.serving.questions import BODY_BYTES
+from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.serving.questions import BODY_BYTES
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

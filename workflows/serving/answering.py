@@ -9,11 +9,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from components.config import UserError
-from components.systems.documents import Documents
-from components.systems.system import Hit, Seconds, System
-from workflows.serving.metrics import Metrics
-from workflows.serving.questions import LIMITS, USUAL, Answer, Described, Found, Question, Result, Systems, parts
+from sparring.components.config import UserError
+from sparring.components.systems.documents import Documents
+from sparring.components.systems.system import Hit, Seconds, System
+from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.serving.questions import (
+    LIMITS,
+    USUAL,
+    Answer,
+    Described,
+    Found,
+    Question,
+    Result,
+    Systems,
+    parts,
+)
 
 TOGETHER = 32
 """The most questions that are answered at the same time."""

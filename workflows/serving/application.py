@@ -13,14 +13,14 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from components.config import UserError, mistake
-from workflows import ROOT
-from workflows.report.page import templates
-from workflows.serving.access import GONE, Application, Gate
-from workflows.serving.answering import Answering, Unknown
-from workflows.serving.marks import Marks
-from workflows.serving.metrics import FORMAT
-from workflows.serving.questions import Answer, Asked, Mark, Problem, Question, Systems
+from sparring.components.config import UserError, mistake
+from sparring.workflows import ROOT
+from sparring.workflows.report.page import templates
+from sparring.workflows.serving.access import GONE, Application, Gate
+from sparring.workflows.serving.answering import Answering, Unknown
+from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.metrics import FORMAT
+from sparring.workflows.serving.questions import Answer, Asked, Mark, Problem, Question, Systems
 
 TEMPLATES = ROOT / "workflows" / "serving" / "templates"
 ABOUT = """Search with what a run of Sparring has trained. Where the service wants a token, every path but `/` and

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session
-from workflows.serving import running
-from workflows.serving.access import Application
-from workflows.serving.marks import Marks
-from workflows.serving.service import Served
+from sparring.components.config import UserError
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.serving import running
+from sparring.workflows.serving.access import Application
+from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.service import Served
 
 NAME = "sparring"
 WAITING = 4_096
@@ -50,7 +50,7 @@ class Service:
 
     def application(self) -> Application:
         """The service with its models and indexes open."""
-        from workflows.serving.application import application
+        from sparring.workflows.serving.application import application
 
         return application(
             self.served.open(), Marks(self.marks), about={"identity": self.identity}, token=self.token,

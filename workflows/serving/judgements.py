@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.data.tables import QRELS, QUERIES
-from components.systems import documents
-from workflows.serving.marks import query_id, same
-from workflows.serving.questions import Mark
+from sparring.components.data.tables import QRELS, QUERIES
+from sparring.components.systems import documents
+from sparring.workflows.serving.marks import query_id, same
+from sparring.workflows.serving.questions import Mark
 
 UNJUDGED = "unjudged"
 """The split of a query that nobody judged."""

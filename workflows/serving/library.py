@@ -10,20 +10,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from components.config import UserError
-from components.data.vectors import DocumentVectors, document_shards
-from components.retrieval import smaller, topk
-from components.systems.config import VERSION, Dense, Lexical, Ranker, SystemConfig
-from components.systems.documents import Documents, InMemory, InTable
-from components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
-from components.systems.system import System
-from workflows.stages import systems
-from workflows.stages.results import Outcome
-from workflows.stages.results import System as Measured
-from workflows.steps import lucene
-from workflows.steps.search import INDEX
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.config import UserError
+from sparring.components.data.vectors import DocumentVectors, document_shards
+from sparring.components.retrieval import smaller, topk
+from sparring.components.systems.config import VERSION, Dense, Lexical, Ranker, SystemConfig
+from sparring.components.systems.documents import Documents, InMemory, InTable
+from sparring.components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
+from sparring.components.systems.system import System
+from sparring.workflows.stages import systems
+from sparring.workflows.stages.results import Outcome
+from sparring.workflows.stages.results import System as Measured
+from sparring.workflows.steps import lucene
+from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 Thing = TypeVar("Thing")
 
@@ -106,7 +106,7 @@ class Library:
                 ),
                 _reader(path) if rows else None,
             )  # fmt: skip
-        from components.retrieval import index
+        from sparring.components.retrieval import index
 
         config, gpu = stage.inputs["config"], cuda and not rows
         opened = self._once(

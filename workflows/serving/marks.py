@@ -14,9 +14,9 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from components.config import UserError
-from components.yaml_files import read_text
-from workflows.serving.questions import Mark
+from sparring.components.config import UserError
+from sparring.components.yaml_files import read_text
+from sparring.workflows.serving.questions import Mark
 
 FILE = "marks.jsonl"
 """Beside `config.yaml` of a run, or `system.json` of a system: a mark a line. The last of a query and document holds;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from components.systems.system import Seconds
+from sparring.components.systems.system import Seconds
 
 FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 TIMES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
 
-from components.systems.system import Hit, Seconds
+from sparring.components.systems.system import Hit, Seconds
 
 QUERY_CHARACTERS = 4_000
 """Of one query: no model reads so much of it."""

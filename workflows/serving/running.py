@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.files import write_json
-from components.systems.config import SYSTEM
-from components.systems.system import Hit
-from workflows.stages.experiments import Experiment
+from sparring.components.files import write_json
+from sparring.components.systems.config import SYSTEM
+from sparring.components.systems.system import Hit
+from sparring.workflows.stages.experiments import Experiment
 
 FILE = "service.json"
 TOKEN = "SPARRING_TOKEN"

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.config import UserError, did_you_mean, listing
-from components.systems import config as configs
-from components.systems.documents import Documents
-from components.systems.system import System
-from workflows.serving import library
-from workflows.serving.answering import Answering
-from workflows.serving.metrics import Metrics
-from workflows.serving.running import identity, identity_of_folder
-from workflows.stages import experiments, systems
-from workflows.stages.experiments import Experiment
-from workflows.store import object_store
-from workflows.store.dag import graph
-from workflows.store.store import Store
+from sparring.components.config import UserError, did_you_mean, listing
+from sparring.components.systems import config as configs
+from sparring.components.systems.documents import Documents
+from sparring.components.systems.system import System
+from sparring.workflows.serving import library
+from sparring.workflows.serving.answering import Answering
+from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.serving.running import identity, identity_of_folder
+from sparring.workflows.stages import experiments, systems
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.store import object_store
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 
 
 class Checked(NamedTuple):

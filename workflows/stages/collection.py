@@ -3,18 +3,18 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from components.config import UserError
-from components.data.tokenizers import TOKEN_LIMITS
-from components.models.configs import Pretrained
-from components.models.shape import dimensions_of
-from components.retrieval.lucene import RM3Config
-from workflows.stages.config import CollectionConfig
-from workflows.steps.answers import answering
-from workflows.steps.ingest import ingest
-from workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
-from workflows.steps.start import start
-from workflows.steps.tokenize import check_lengths, tokenize
-from workflows.store.dag import Step, step
+from sparring.components.config import UserError
+from sparring.components.data.tokenizers import TOKEN_LIMITS
+from sparring.components.models.configs import Pretrained
+from sparring.components.models.shape import dimensions_of
+from sparring.components.retrieval.lucene import RM3Config
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.steps.answers import answering
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.tokenize import check_lengths, tokenize
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

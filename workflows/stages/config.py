@@ -4,25 +4,25 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from components.config import Config, distinct
-from components.data.tables import DEV
-from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.evaluation.measures import Measure, at_level, needs_answers
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
-from components.retrieval.lucene import BM25Config
-from components.retrieval.screening import ScreenConfig
-from components.sources.base import AnySource
-from components.training.config import TrainConfig
-from components.training.pretraining import DifferenceConfig, MaskedLanguageModelingConfig
-from components.training.terms import LossTerm
-from workflows.steps.answers import AnswerConfig
-from workflows.steps.encode import EncodeConfig
-from workflows.steps.evaluate import EntropyConfig
-from workflows.steps.given import RankingFile
-from workflows.steps.lucene import LuceneIndexConfig
-from workflows.steps.mine import MineConfig
-from workflows.steps.search import SearchConfig
-from workflows.steps.tokenize import TokenizeConfig
+from sparring.components.config import Config, distinct
+from sparring.components.data.tables import DEV
+from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
+from sparring.components.evaluation.measures import Measure, at_level, needs_answers
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
+from sparring.components.retrieval.lucene import BM25Config
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.components.sources.base import AnySource
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.pretraining import DifferenceConfig, MaskedLanguageModelingConfig
+from sparring.components.training.terms import LossTerm
+from sparring.workflows.steps.answers import AnswerConfig
+from sparring.workflows.steps.encode import EncodeConfig
+from sparring.workflows.steps.evaluate import EntropyConfig
+from sparring.workflows.steps.given import RankingFile
+from sparring.workflows.steps.lucene import LuceneIndexConfig
+from sparring.workflows.steps.mine import MineConfig
+from sparring.workflows.steps.search import SearchConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig
 
 
 class Default(NamedTuple):

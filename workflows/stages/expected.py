@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from components.config import Config
+from sparring.components.config import Config
 
 KEY = "expected"
 """The key, which recipes do not see."""

@@ -15,20 +15,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from components import modules
-from components.config import Config, UserError, listing, parse
-from components.sources.tables import KINDS, kind_of
-from components.systems.config import SYSTEM
-from components.yaml_files import read_based, read_yaml
-from workflows import ROOT
-from workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
-from workflows.stages import selection
-from workflows.stages.config import CollectionConfig, Default
-from workflows.stages.expected import KEY, Expected
-from workflows.stages.results import Outcome
-from workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
-from workflows.store.dag import Step, counted
-from workflows.store.object_store import open_store
+from sparring.components import modules
+from sparring.components.config import Config, UserError, listing, parse
+from sparring.components.sources.tables import KINDS, kind_of
+from sparring.components.systems.config import SYSTEM
+from sparring.components.yaml_files import read_based, read_yaml
+from sparring.workflows import ROOT
+from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
+from sparring.workflows.stages import selection
+from sparring.workflows.stages.config import CollectionConfig, Default
+from sparring.workflows.stages.expected import KEY, Expected
+from sparring.workflows.stages.results import Outcome
+from sparring.workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
+from sparring.workflows.store.dag import Step, counted
+from sparring.workflows.store.object_store import open_store
 
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
@@ -293,13 +293,13 @@ _being_built: ContextVar[tuple[Path, ...]] = ContextVar("being_built", default=(
 def _recipe(name: Any, path: Path) -> ModuleType:
     """A recipe's module: one of `workflows/recipes`, or any other by its dotted path."""
     if name in names():
-        return importlib.import_module(f"workflows.recipes.{name}")
+        return importlib.import_module(f"sparring.workflows.recipes.{name}")
     parts = name.split(".") if isinstance(name, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         got = "missing" if name is None else repr(name)
         raise UserError(f"{path}: recipe: {got}; accepted: {listing(names())}, or a module's dotted path")
     try:
-        module = importlib.import_module(name)
+        module = modules.load(name)
     except ImportError as error:
         looked = f"; {modules.LOOKED_IN}" if isinstance(error, ModuleNotFoundError) else ""
         raise UserError(f"{path}: recipe: {name!r} cannot be imported: {error}{looked}") from error
@@ -307,5 +307,7 @@ def _recipe(name: Any, path: Path) -> ModuleType:
     if lacking:
         raise UserError(f"{path}: recipe: the module {name!r} has no {listing(lacking)}; a recipe has Config and build")
     if not (isinstance(module.Config, type) and issubclass(module.Config, Config)):
-        raise UserError(f"{path}: recipe: {name}.Config is no config; accepted: a class of components.config.Config")
+        raise UserError(
+            f"{path}: recipe: {name}.Config is no config; accepted: a class of sparring.components.config.Config"
+        )
     return module

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from components.training.config import TrainConfig, check_training
-from workflows.steps.train import train
-from workflows.store.dag import Step, step
+from sparring.components.training.config import TrainConfig, check_training
+from sparring.workflows.steps.train import train
+from sparring.workflows.store.dag import Step, step
 
 OF_ALL = {"objective", "config", "rows", "dev", "data", "tokens", "start", "seed", "part"}
 """What every training has; its other inputs are its objective's own."""

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from components.config import Config, listing
-from components.models.capabilities import kind_of_tokenizer, lacks_dropout, positions, vocabulary
-from components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
-from components.sources.labelled import AnyLabelledSource
-from components.training.config import TrainConfig
-from components.training.pretraining import (
+from sparring.components.config import Config, listing
+from sparring.components.models.capabilities import kind_of_tokenizer, lacks_dropout, positions, vocabulary
+from sparring.components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
+from sparring.components.sources.labelled import AnyLabelledSource
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.pretraining import (
     AugmentationConfig,
     BottleneckConfig,
     ClozeConfig,
@@ -20,13 +20,13 @@ from components.training.pretraining import (
     SpanConfig,
     not_one_encoder,
 )
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
-from workflows.stages.learning import learnt
-from workflows.steps.ingest import ingest
-from workflows.steps.start import start
-from workflows.steps.tokenize import tokenize
-from workflows.store.dag import Step, step
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
+from sparring.workflows.stages.learning import learnt
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.tokenize import tokenize
+from sparring.workflows.store.dag import Step, step
 
 OPTIONS = {
     "simlm": ("bottleneck", "generator", "head"),

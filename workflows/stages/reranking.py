@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from components.evaluation.gate import GateConfig
-from components.retrieval.prior import PriorConfig
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import EvaluateConfig
-from workflows.stages.retrieval import Rankings, Retrieval
-from workflows.steps.gate import gate
-from workflows.steps.prior import add_prior, fit_prior, teach_with_prior
-from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
-from workflows.store.dag import Step, step
+from sparring.components.evaluation.gate import GateConfig
+from sparring.components.retrieval.prior import PriorConfig
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import EvaluateConfig
+from sparring.workflows.stages.retrieval import Rankings, Retrieval
+from sparring.workflows.steps.gate import gate
+from sparring.workflows.steps.prior import add_prior, fit_prior, teach_with_prior
+from sparring.workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

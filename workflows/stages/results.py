@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from components.config import listing
-from components.evaluation.averages import Parts
-from components.evaluation.measures import needs_answers
-from components.models import card
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.steps.analyse import analyse
-from workflows.steps.answers import AnswerConfig
-from workflows.steps.evaluate import averages, evaluate, results
-from workflows.steps.ingest import ingest
-from workflows.store.dag import Step, graph, step
+from sparring.components.config import listing
+from sparring.components.evaluation.averages import Parts
+from sparring.components.evaluation.measures import needs_answers
+from sparring.components.models import card
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.steps.analyse import analyse
+from sparring.workflows.steps.answers import AnswerConfig
+from sparring.workflows.steps.evaluate import averages, evaluate, results
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.store.dag import Step, graph, step
 
 
 @dataclass(frozen=True)

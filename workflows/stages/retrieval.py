@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from components.retrieval.fusion import FusionConfig
-from components.retrieval.smaller import Kind
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig
-from workflows.steps.choose_neighbours import ChooseConfig, TrialsConfig, chosen
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.fit_fusion import fit_fusion
-from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.search import SearchConfig, candidates, faiss_index, search
-from workflows.steps.smaller import rescore, smaller_vectors
-from workflows.store.dag import Step, step
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.smaller import Kind
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.steps.choose_neighbours import ChooseConfig, TrialsConfig, chosen
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.fit_fusion import fit_fusion
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.score import RerankConfig, rerank
+from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
+from sparring.workflows.steps.smaller import rescore, smaller_vectors
+from sparring.workflows.store.dag import Step, step
 
 Rankings = Callable[[str], Step]
 """The ranking of a split's queries."""

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from components.config import UserError
-from components.yaml_files import assign, override
+from sparring.components.config import UserError
+from sparring.components.yaml_files import assign, override
 
 SCALE, SMALL = "scale", "small"
 """Keys that recipes do not see: the scale, and what is another at small scale, or in one line why there is none."""

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from workflows.stages.config import CollectionConfig
-from workflows.stages.results import Outcome
-from workflows.steps.select import select
-from workflows.steps.train import train
-from workflows.store.dag import Step, graph, relabelled, step
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.results import Outcome
+from sparring.workflows.steps.select import select
+from sparring.workflows.steps.train import train
+from sparring.workflows.store.dag import Step, graph, relabelled, step
 
 
 def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:

@@ -11,22 +11,22 @@ from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from components.config import Config
-from components.evaluation.averages import AVERAGE
-from components.evaluation.measures import Measure, cutoff, needs_answers
-from components.evaluation.similarity import SimilarityConfig
-from components.evaluation.transfer import TransferConfig
-from components.sources.labelled import ALL, AnyLabelledSource
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import CollectionConfig, EvaluateConfig
-from workflows.stages.results import Outcome, Results, gathered
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.steps.encode import EncodeConfig
-from workflows.steps.exclude import exclude, exclude_copies
-from workflows.steps.search import SearchConfig
-from workflows.steps.sentences import similarity, transfer
-from workflows.steps.tokenize import TokenizeConfig
-from workflows.store.dag import Step, graph, relabelled, step
+from sparring.components.config import Config
+from sparring.components.evaluation.averages import AVERAGE
+from sparring.components.evaluation.measures import Measure, cutoff, needs_answers
+from sparring.components.evaluation.similarity import SimilarityConfig
+from sparring.components.evaluation.transfer import TransferConfig
+from sparring.components.sources.labelled import ALL, AnyLabelledSource
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig
+from sparring.workflows.stages.results import Outcome, Results, gathered
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.steps.encode import EncodeConfig
+from sparring.workflows.steps.exclude import exclude, exclude_copies
+from sparring.workflows.steps.search import SearchConfig
+from sparring.workflows.steps.sentences import similarity, transfer
+from sparring.workflows.steps.tokenize import TokenizeConfig
+from sparring.workflows.store.dag import Step, graph, relabelled, step
 
 COPIES = 10
 """Documents that are retrieved beyond those that are measured, as copies of the query are left out."""

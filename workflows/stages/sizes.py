@@ -6,12 +6,12 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config
-from workflows.stages.results import Outcome, Results
-from workflows.stages.retrieval import Retrieval
-from workflows.steps.search import SearchConfig
-from workflows.steps.sizes import sizes
-from workflows.store.dag import Step, step
+from sparring.components.config import Config
+from sparring.workflows.stages.results import Outcome, Results
+from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.steps.search import SearchConfig
+from sparring.workflows.steps.sizes import sizes
+from sparring.workflows.store.dag import Step, step
 
 
 class SizesKey(Config):

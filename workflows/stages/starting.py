@@ -5,16 +5,16 @@ from typing import Self
 
 from pydantic import model_validator
 
-from components.config import Config as Part
-from components.models.configs import DualEncoderConfig
-from components.yaml_files import Assignments
-from workflows.stages import experiments
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import RetrievalConfig, seeded
-from workflows.stages.pretraining import Pretraining, pretrained
-from workflows.stages.results import Results
-from workflows.stages.retrieval import Retrieval
-from workflows.store.dag import Step, graph, relabelled
+from sparring.components.config import Config as Part
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.yaml_files import Assignments
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import RetrievalConfig, seeded
+from sparring.workflows.stages.pretraining import Pretraining, pretrained
+from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.store.dag import Step, graph, relabelled
 
 
 class StartedConfig(RetrievalConfig):

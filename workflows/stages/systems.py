@@ -7,29 +7,29 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from components.config import UserError, did_you_mean, listing, parse
-from components.data.tokenizers import MODEL_CONFIG, lengths_of
-from components.evaluation.selection import FILE as SELECTION
-from components.files import read_json
-from components.neighbours.reranking import best
-from components.retrieval import smaller
-from components.retrieval.fusion import fitted
-from components.retrieval.lucene import AnalyzerConfig
-from components.retrieval.prior import WEIGHTS
-from components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
-from workflows.distributed.cluster import cores
-from workflows.stages.results import Outcome, System
-from workflows.steps.exclude import exclude, exclude_copies
-from workflows.steps.fuse import fuse
-from workflows.steps.lucene import lucene_feedback, lucene_search
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.prior import add_prior
-from workflows.steps.score import rerank
-from workflows.steps.search import INDEX, candidates, search
-from workflows.steps.smaller import rescore, smaller_vectors
-from workflows.store.dag import Step
-from workflows.store.needed import finished, not_dropped
-from workflows.store.store import Store
+from sparring.components.config import UserError, did_you_mean, listing, parse
+from sparring.components.data.tokenizers import MODEL_CONFIG, lengths_of
+from sparring.components.evaluation.selection import FILE as SELECTION
+from sparring.components.files import read_json
+from sparring.components.neighbours.reranking import best
+from sparring.components.retrieval import smaller
+from sparring.components.retrieval.fusion import fitted
+from sparring.components.retrieval.lucene import AnalyzerConfig
+from sparring.components.retrieval.prior import WEIGHTS
+from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.stages.results import Outcome, System
+from sparring.workflows.steps.exclude import exclude, exclude_copies
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.prior import add_prior
+from sparring.workflows.steps.score import rerank
+from sparring.workflows.steps.search import INDEX, candidates, search
+from sparring.workflows.steps.smaller import rescore, smaller_vectors
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.needed import finished, not_dropped
+from sparring.workflows.store.store import Store
 
 Stages = Mapping[str, Step]
 """The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `rescored`, `neighbours`, `fusion`,
@@ -289,7 +289,7 @@ def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Den
 
 def _neighbours(steps: Stages, store: Store) -> Neighbours:
     """How a list was reranked by neighbours; of the list there is no more than was searched for."""
-    from components.retrieval import index
+    from sparring.components.retrieval import index
 
     config, list_of = steps["neighbours"].inputs["config"], steps["dense"]
     numbers = best(store.path(config)) if isinstance(config, Step) else config

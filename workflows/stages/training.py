@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from components.config import Config, UserError
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import TrainingPhase, predicts_differences
-from workflows.stages.learning import learnt
-from workflows.stages.pretraining import generator
-from workflows.stages.retrieval import Rankings
-from workflows.steps.mine import MineConfig, mine
-from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.screen import screen
-from workflows.store.dag import Step, step
+from sparring.components.config import Config, UserError
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.components.training.config import TrainConfig
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import TrainingPhase, predicts_differences
+from sparring.workflows.stages.learning import learnt
+from sparring.workflows.stages.pretraining import generator
+from sparring.workflows.stages.retrieval import Rankings
+from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.score import RerankConfig, rerank
+from sparring.workflows.steps.screen import screen
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

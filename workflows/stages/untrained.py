@@ -1,13 +1,13 @@
 """The systems that a user has without training."""
 
-from components.models.configs import DualEncoderConfig
-from components.retrieval.fusion import FusionConfig
-from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig
-from workflows.stages.results import Results
-from workflows.stages.retrieval import Retrieval, fused, refresh
-from workflows.steps.given import rank_from_file
-from workflows.store.dag import Step, step
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import Retrieval, fused, refresh
+from sparring.workflows.steps.given import rank_from_file
+from sparring.workflows.store.dag import Step, step
 
 INTERPOLATED = FusionConfig(how="interpolate")
 FUSIONS = {"reciprocal": FusionConfig(how="reciprocal"), "interpolated": INTERPOLATED}

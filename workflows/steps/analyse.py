@@ -7,16 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError
-from components.data.groups import ids_of, measured_queries, positives, rows_of
-from components.data.tables import RANKING, TEXT, read
-from components.data.vectors import DocumentVectors, QueryVectors
-from components.evaluation import embedding_space
-from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.files import write_json
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import UserError
+from sparring.components.data.groups import ids_of, measured_queries, positives, rows_of
+from sparring.components.data.tables import RANKING, TEXT, read
+from sparring.components.data.vectors import DocumentVectors, QueryVectors
+from sparring.components.evaluation import embedding_space
+from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
+from sparring.components.files import write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 ANALYSIS = "analysis.json"
 

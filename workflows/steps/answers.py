@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import Config, UserError
-from components.data.answers import Mode, matcher, normalize
-from components.data.groups import ids_of, query_ids_of, rows_of
-from components.data.tables import ANSWERED, QUERIES, RANKING, document_text, pieces, read
-from components.files import remove, replacing, save_array
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_shards
-from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
+from sparring.components.config import Config, UserError
+from sparring.components.data.answers import Mode, matcher, normalize
+from sparring.components.data.groups import ids_of, query_ids_of, rows_of
+from sparring.components.data.tables import ANSWERED, QUERIES, RANKING, document_text, pieces, read
+from sparring.components.files import remove, replacing, save_array
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
 
 ROWS = 1_000_000
 """Rows of a ranking in memory at once; changes no result."""

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.groups import query_ids_of
-from components.data.tables import (
+from sparring.components.config import UserError
+from sparring.components.data.groups import query_ids_of
+from sparring.components.data.tables import (
     ANSWER_RANKS,
     ANSWERED,
     EXPANSIONS,
@@ -23,15 +23,15 @@ from components.data.tables import (
     read,
     write,
 )
-from components.expansion import query_choice
-from components.expansion.expansions import FILE
-from components.expansion.query_choice import CHOICE, PREDICTIONS
-from components.files import replacing
-from components.retrieval.fusion import FusionConfig
-from components.rng import keyed_sample
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.expansion import query_choice
+from sparring.components.expansion.expansions import FILE
+from sparring.components.expansion.query_choice import CHOICE, PREDICTIONS
+from sparring.components.files import replacing
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.rng import keyed_sample
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
 QUERIES = 2048

@@ -14,20 +14,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator, model_validator
 
-from components.compute.processor import configure_process
-from components.config import Config, UserError
-from components.data.groups import DocumentIds, measured_queries, query_ids_of
-from components.data.tables import QRELS, RANKING, TEXT, by_query, of_queries, read, write
-from components.data.vectors import DocumentVectors, QueryVectors
-from components.evaluation.measures import canonical, known, needs_answers, per_query
-from components.files import remove, replacing, save_array, write_json
-from components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
-from components.neighbours.reranking import TRIALS, Ranked, list_scores
-from components.rng import keyed_int, keyed_rng
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_shards
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import Config, UserError
+from sparring.components.data.groups import DocumentIds, measured_queries, query_ids_of
+from sparring.components.data.tables import QRELS, RANKING, TEXT, by_query, of_queries, read, write
+from sparring.components.data.vectors import DocumentVectors, QueryVectors
+from sparring.components.evaluation.measures import canonical, known, needs_answers, per_query
+from sparring.components.files import remove, replacing, save_array, write_json
+from sparring.components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
+from sparring.components.neighbours.reranking import TRIALS, Ranked, list_scores
+from sparring.components.rng import keyed_int, keyed_rng
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 Trial = dict[str, Any]
 

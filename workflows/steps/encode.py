@@ -8,16 +8,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.config import Config
-from components.data.groups import query_ids_of
-from components.data.tables import QUERIES, read
-from components.data.vectors import SHARDS
-from components.files import remove, save_array, write_array, write_json
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_shards, row_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Made, ModelTask, Sizes, Vectors, Work
-from workflows.store.dag import Description
+from sparring.components.config import Config
+from sparring.components.data.groups import query_ids_of
+from sparring.components.data.tables import QUERIES, read
+from sparring.components.data.vectors import SHARDS
+from sparring.components.files import remove, save_array, write_array, write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Vectors, Work
+from sparring.workflows.store.dag import Description
 
 
 class EncodeConfig(Config):
@@ -118,9 +118,9 @@ class Encoder:
     """
 
     def __init__(self, *, tokens: Path, model: Path, rows: Path | None, config: EncodeConfig, **options: Any) -> None:
-        from components.data.token_store import TokenStore
-        from components.models.dual_encoder import DualEncoder
-        from components.models.inference import Texts, TimedInference
+        from sparring.components.data.token_store import TokenStore
+        from sparring.components.models.dual_encoder import DualEncoder
+        from sparring.components.models.inference import Texts, TimedInference
 
         self.inference = TimedInference(DualEncoder, model, precision=config.precision, **options)
         store, limits = TokenStore(tokens, model), self.inference.config

@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.config import Config, UserError, listing
-from components.data.examples import FILE as RATED
-from components.data.groups import measured_queries
-from components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
-from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
-from components.evaluation.measures import (
+from sparring.components.config import Config, UserError, listing
+from sparring.components.data.examples import FILE as RATED
+from sparring.components.data.groups import measured_queries
+from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
+from sparring.components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
+from sparring.components.evaluation.measures import (
     PER_QUERY,
     PER_QUERY_FILE,
     answer_hits_per_query,
@@ -26,11 +26,11 @@ from components.evaluation.measures import (
     needs_answers,
     per_query,
 )
-from components.evaluation.selection import leading
-from components.evaluation.significance import compare, corrected
-from components.files import read_json, replacing, write_json
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.evaluation.selection import leading
+from sparring.components.evaluation.significance import compare, corrected
+from sparring.components.files import read_json, replacing, write_json
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 ROWS = 200_000
 """Of a ranking, measured at once; changes no result."""

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data import row_runs
-from components.data.groups import ids_of, rows_of
-from components.data.tables import QRELS, RANKING, read, write
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranking, Work
-from workflows.store.dag import Description
+from sparring.components.data import row_runs
+from sparring.components.data.groups import ids_of, rows_of
+from sparring.components.data.tables import QRELS, RANKING, read, write
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Ranking, Work
+from sparring.workflows.store.dag import Description
 
 
 def _cost(site: Any, *, ranking: Ranking, k: int, **rest: Any) -> Cost:

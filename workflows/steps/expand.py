@@ -17,22 +17,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.compute.processor import configure_process
-from components.config import Config, UserError
-from components.data.groups import queries_of, query_ids_of
-from components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
-from components.expansion import expansions, feedback
-from components.expansion.query_choice import CHOICE
-from components.expansion.relevance_model import RelevanceConfig
-from components.files import remove, replacing
-from components.models.generator_configs import GenerateConfig
-from components.sources.base import locate
-from components.sources.reading import plain_or_gz
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Ranking, Sizes, Work, expanded_sizes
-from workflows.store.dag import Description
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import Config, UserError
+from sparring.components.data.groups import queries_of, query_ids_of
+from sparring.components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
+from sparring.components.expansion import expansions, feedback
+from sparring.components.expansion.query_choice import CHOICE
+from sparring.components.expansion.relevance_model import RelevanceConfig
+from sparring.components.files import remove, replacing
+from sparring.components.models.generator_configs import GenerateConfig
+from sparring.components.sources.base import locate
+from sparring.components.sources.reading import plain_or_gz
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Ranking, Sizes, Work, expanded_sizes
+from sparring.workflows.store.dag import Description
 
 QUERIES_A_SHARD = 256
 """In one shard; changes no result."""
@@ -237,7 +237,7 @@ class Writer:
 
     def _of(self, fold: int) -> Any:
         """The generator of a fold of the queries; one at a time is in memory."""
-        from components.models.generator import Generator
+        from sparring.components.models.generator import Generator
 
         if fold != self._fold:
             self._generator = None

@@ -7,16 +7,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from components.data.groups import judged_queries
-from components.data.tables import QRELS, RANKING, of_queries, read
-from components.evaluation.measures import cutoff, means, per_query
-from components.files import write_json
-from components.retrieval.fusion import FITTED, FusionConfig, fuse
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.data.groups import judged_queries
+from sparring.components.data.tables import QRELS, RANKING, of_queries, read
+from sparring.components.evaluation.measures import cutoff, means, per_query
+from sparring.components.files import write_json
+from sparring.components.retrieval.fusion import FITTED, FusionConfig, fuse
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 WEIGHTS = tuple(number / 10 for number in range(11))
 CONSTANTS = (5.0, 20.0, 60.0, 180.0)

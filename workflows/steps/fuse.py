@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.data.groups import query_ids_of
-from components.data.tables import EXPANSIONS, RANKING, TEXT, pieces, read, side_by_side
-from components.expansion.expansions import FILE
-from components.files import replacing
-from components.retrieval import fusion
-from components.retrieval.fusion import FusionConfig
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.data.groups import query_ids_of
+from sparring.components.data.tables import EXPANSIONS, RANKING, TEXT, pieces, read, side_by_side
+from sparring.components.expansion.expansions import FILE
+from sparring.components.files import replacing
+from sparring.components.retrieval import fusion
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 
 def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any) -> Cost:

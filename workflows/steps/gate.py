@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.data.groups import judged_queries, query_ids_of
-from components.data.tables import QRELS, RANKING, of_queries, read
-from components.evaluation.gate import GateConfig, decide, write_decision
-from components.retrieval.prior import WEIGHTS
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import UserError
+from sparring.components.data.groups import judged_queries, query_ids_of
+from sparring.components.data.tables import QRELS, RANKING, of_queries, read
+from sparring.components.evaluation.gate import GateConfig, decide, write_decision
+from sparring.components.retrieval.prior import WEIGHTS
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 MORE = "more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: train.ranker.updates)"
 PRIORS = "the scores of the retriever and of BM25 added to the ranker's (`ar2`: ranker.prior, `adapt`: prior)"

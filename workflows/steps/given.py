@@ -8,18 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.config import Config, UserError, listing
-from components.data import row_runs
-from components.data.groups import ids_of, queries_of, rows_of
-from components.data.tables import QUERIES, RANKING, read, write
-from components.sources.base import locate
-from components.sources.dpr import IDS, passage_id
-from components.sources.reading import Item, plain_or_gz, read_array, read_objects
-from components.sources.trec import read_ranking
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
+from sparring.components.config import Config, UserError, listing
+from sparring.components.data import row_runs
+from sparring.components.data.groups import ids_of, queries_of, rows_of
+from sparring.components.data.tables import QUERIES, RANKING, read, write
+from sparring.components.sources.base import locate
+from sparring.components.sources.dpr import IDS, passage_id
+from sparring.components.sources.reading import Item, plain_or_gz, read_array, read_objects
+from sparring.components.sources.trec import read_ranking
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
 OBJECT = '{"question": TEXT, "ctxs": [{"id": DOCUMENT}, ...]}, or a run file of TREC\'s with another ending'

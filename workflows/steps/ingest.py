@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import UserError, listing
-from components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
-from components.digests import sha256
-from components.files import remove_leftovers, replacing
-from components.sources.base import AnySource, Source, sought
-from components.sources.drawing import Drawn
-from components.sources.labelled import LabelledSource
-from components.sources.reading import regular
-from components.sources.records import Bad, Document, Example, Judgement, Query, refused
-from components.sources.training_groups import GivenGroup, GroupSource
-from workflows.store.cost import Cost, Need, Sizes, Work
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
+from sparring.components.digests import sha256
+from sparring.components.files import remove_leftovers, replacing
+from sparring.components.sources.base import AnySource, Source, sought
+from sparring.components.sources.drawing import Drawn
+from sparring.components.sources.labelled import LabelledSource
+from sparring.components.sources.reading import regular
+from sparring.components.sources.records import Bad, Document, Example, Judgement, Query, refused
+from sparring.components.sources.training_groups import GivenGroup, GroupSource
+from sparring.workflows.store.cost import Cost, Need, Sizes, Work
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 ROWS, CHARACTERS = 10_000, 32_000_000
 """How much is in memory at once, and in one row group: at most so many records, of so many characters together."""

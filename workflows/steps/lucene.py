@@ -10,20 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.groups import check_k, queries_of, query_ids_of
-from components.data.tables import RANKING, counts, read
-from components.files import read_json, remove, replacing, write_json
-from components.retrieval import lucene, lucene_ids
-from components.retrieval.lucene import BM25Config, RM3Config
-from components.retrieval.lucene_search import Searcher
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.distributed.java import InChild
-from workflows.distributed.shards import Shard, map_shards, row_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Need, Ranking, Sizes, Work
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.config import UserError
+from sparring.components.data.groups import check_k, queries_of, query_ids_of
+from sparring.components.data.tables import RANKING, counts, read
+from sparring.components.files import read_json, remove, replacing, write_json
+from sparring.components.retrieval import lucene, lucene_ids
+from sparring.components.retrieval.lucene import BM25Config, RM3Config
+from sparring.components.retrieval.lucene_search import Searcher
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.java import InChild
+from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Need, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 T = TypeVar("T")
 

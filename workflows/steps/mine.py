@@ -11,19 +11,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components.config import Config, UserError, listing
-from components.data import row_runs
-from components.data.groups import flat, ids_of, judged_queries, known_positives, positives, query_ids_of, rows_of
-from components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
-from components.evaluation.gate import is_open
-from components.files import replacing
-from components.functions import FunctionRef
-from components.rng import keyed_rng
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.config import Config, UserError, listing
+from sparring.components.data import row_runs
+from sparring.components.data.groups import (
+    flat,
+    ids_of,
+    judged_queries,
+    known_positives,
+    positives,
+    query_ids_of,
+    rows_of,
+)
+from sparring.components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
+from sparring.components.evaluation.gate import is_open
+from sparring.components.files import replacing
+from sparring.components.functions import FunctionRef
+from sparring.components.rng import keyed_rng
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 GIVING = ("tevatron", "flagembedding", "sentence_transformers")
 """The formats of sources that give each query its candidates."""

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from components.compute.processor import configure_process
-from components.data.vectors import DocumentVectors, Lists, QueryVectors
-from components.files import remove, save_array
-from components.neighbours.reciprocal import NeighboursConfig
-from components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import map_rows
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.compute.processor import configure_process
+from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors
+from sparring.components.files import remove, save_array
+from sparring.components.neighbours.reciprocal import NeighboursConfig
+from sparring.components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import map_rows
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard; changes no result."""

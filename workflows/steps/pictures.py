@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from components.charts.label_curves import Mark, by_rank, normalised, picture, softmax
-from components.config import Config
-from components.data.groups import ids_of, rows_of
-from components.data.tables import GROUPS, first
-from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
-from components.evaluation.measures import mean_and_deviation
-from components.files import read_json, write_json
-from components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Work
-from workflows.store.dag import Description
+from sparring.components.charts.label_curves import Mark, by_rank, normalised, picture, softmax
+from sparring.components.config import Config
+from sparring.components.data.groups import ids_of, rows_of
+from sparring.components.data.tables import GROUPS, first
+from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
+from sparring.components.evaluation.measures import mean_and_deviation
+from sparring.components.files import read_json, write_json
+from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Work
+from sparring.workflows.store.dag import Description
 
 PICTURES = "pictures.json"
 """Charts, as `components.charts.label_curves.picture` has them."""
@@ -132,7 +132,7 @@ def _similarities(
     """(Q, N) mean similarity of each candidate to the labelled ones (Algorithm 1, line 5)."""
     import torch
 
-    from components.neighbours.smoothing import evidence
+    from sparring.components.neighbours.smoothing import evidence
 
     similar, documents, there = [], lists.padded(lists.documents), lists.mask
     batch = contexts_per_batch(documents.shape[1])

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.evaluation.measures import PER_QUERY_FILE, means
-from components.evaluation.selection import FILE, Kind, best_of
-from components.files import read_json, replacing
-from workflows.store.cost import Cost, Work
-from workflows.store.dag import Description
+from sparring.components.evaluation.measures import PER_QUERY_FILE, means
+from sparring.components.evaluation.selection import FILE, Kind, best_of
+from sparring.components.files import read_json, replacing
+from sparring.workflows.store.cost import Cost, Work
+from sparring.workflows.store.dag import Description
 
 
 def _cost(site: Any, *, folds: list[Any]) -> Cost:

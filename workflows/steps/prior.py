@@ -8,17 +8,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.config import UserError, listing
-from components.data import row_runs
-from components.data.groups import CANDIDATES, judged_queries, write_lists
-from components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
-from components.files import read_json, write_json
-from components.retrieval.prior import WEIGHTS, fit, scores_in
-from components.rng import keyed_int
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import UserError, listing
+from sparring.components.data import row_runs
+from sparring.components.data.groups import CANDIDATES, judged_queries, write_lists
+from sparring.components.data.tables import GROUPS, QRELS, RANKING, pieces, read, write
+from sparring.components.files import read_json, write_json
+from sparring.components.retrieval.prior import WEIGHTS, fit, scores_in
+from sparring.components.rng import keyed_int
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
 RANKER = "ranker"

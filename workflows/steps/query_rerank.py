@@ -11,17 +11,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.config import Config
-from components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, check, read, write
-from components.expansion.expansions import FILE
-from components.expansion.query_choice import PREDICTIONS
-from components.expansion.query_reading import PARTS, TOP
-from components.files import remove, replacing, save_array, write_array
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import map_rows
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Expanded, Made, ModelTask, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import Config
+from sparring.components.data.tables import DOCUMENTS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, check, read, write
+from sparring.components.expansion.expansions import FILE
+from sparring.components.expansion.query_choice import PREDICTIONS
+from sparring.components.expansion.query_reading import PARTS, TOP
+from sparring.components.files import remove, replacing, save_array, write_array
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import map_rows
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Expanded, Made, ModelTask, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 ROW_GROUP = 10_000
 PREDICTED = "predicted.parquet"
@@ -155,10 +155,10 @@ class Predictor:
     """A worker that predicts the ranks of expansions with a query reranker."""
 
     def __init__(self, *, data: Path, tokens: Path, model: Path, config: PredictConfig, **options: Any) -> None:
-        from components.data.token_store import TokenStore
-        from components.expansion.query_reading import RerankerInputs
-        from components.models.cross_encoder import CrossEncoder
-        from components.models.inference import TimedInference
+        from sparring.components.data.token_store import TokenStore
+        from sparring.components.expansion.query_reading import RerankerInputs
+        from sparring.components.models.cross_encoder import CrossEncoder
+        from sparring.components.models.inference import TimedInference
 
         self._inference = TimedInference(CrossEncoder, model, precision=config.precision, **options)
         self._reading = RerankerInputs(data, TokenStore(tokens, model), self._inference.config.pair_tokens)

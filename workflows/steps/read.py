@@ -9,20 +9,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.compute.processor import configure_process
-from components.config import UserError
-from components.data.groups import ids_of, queries_of, rows_of
-from components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, TEXT, read, write
-from components.evaluation.exact_match import MEASURES, best_over_answers
-from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
-from components.files import remove, write_array
-from components.models.reader_configs import ReadConfig
-from components.rng import keyed_int, keyed_sample
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import map_shards, row_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Made, ModelTask, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import UserError
+from sparring.components.data.groups import ids_of, queries_of, rows_of
+from sparring.components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING, TEXT, read, write
+from sparring.components.evaluation.exact_match import MEASURES, best_over_answers
+from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
+from sparring.components.files import remove, write_array
+from sparring.components.models.reader_configs import ReadConfig
+from sparring.components.rng import keyed_int, keyed_sample
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import map_shards, row_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Grouped, Made, ModelTask, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
 ANSWER_TOKENS = 4.0
@@ -156,8 +156,8 @@ class Answerer:
     ) -> None:
         import torch
 
-        from components.data.token_store import TokenStore
-        from components.models.reader import Reader, ReaderInputs
+        from sparring.components.data.token_store import TokenStore
+        from sparring.components.models.reader import Reader, ReaderInputs
 
         configure_process(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
@@ -168,8 +168,8 @@ class Answerer:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Write the answers to some questions."""
-        from components.compute.precision import autocast, computed
-        from components.models.reader import answer_questions
+        from sparring.components.compute.precision import autocast, computed
+        from sparring.components.models.reader import answer_questions
 
         cuts = self._offsets[task["start"] : task["stop"] + 1]
         questions = [np.array(self._pairs[a:b]) for a, b in pairwise(cuts)]

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from components.config import Config
-from components.data import row_runs
-from components.data.groups import Groups, ids_of, measured_queries, rows_of, write_lists
-from components.data.tables import RANKING, TEXT, of_queries, write
-from components.files import remove, save_array, write_array
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import map_rows
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
+from sparring.components.config import Config
+from sparring.components.data import row_runs
+from sparring.components.data.groups import Groups, ids_of, measured_queries, rows_of, write_lists
+from sparring.components.data.tables import RANKING, TEXT, of_queries, write
+from sparring.components.files import remove, save_array, write_array
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import map_rows
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
 
 
 class ScoreConfig(Config):
@@ -139,9 +139,9 @@ class Scorer:
     """A worker that scores pairs of rows of a token store with a ranker."""
 
     def __init__(self, *, tokens: Path, model: Path, pairs: Path, config: ScoreConfig, **options: Any) -> None:
-        from components.data.token_store import TokenStore
-        from components.models.cross_encoder import CrossEncoder
-        from components.models.inference import Pairs, TimedInference
+        from sparring.components.data.token_store import TokenStore
+        from sparring.components.models.cross_encoder import CrossEncoder
+        from sparring.components.models.inference import Pairs, TimedInference
 
         self.inference = TimedInference(CrossEncoder, model, precision=config.precision, **options)
         store = TokenStore(tokens, model)

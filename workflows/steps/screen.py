@@ -8,17 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.data import row_runs
-from components.data.groups import ids_of, known_positives, query_ids_of, rows_of
-from components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
-from components.data.vectors import DocumentVectors, Lists
-from components.files import replacing, write_json
-from components.retrieval import screening
-from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
-from components.rng import keyed_rng
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.data import row_runs
+from sparring.components.data.groups import ids_of, known_positives, query_ids_of, rows_of
+from sparring.components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
+from sparring.components.data.vectors import DocumentVectors, Lists
+from sparring.components.files import replacing, write_json
+from sparring.components.retrieval import screening
+from sparring.components.retrieval.screening import REASONS, RankingRows, ScreenConfig
+from sparring.components.rng import keyed_rng
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 CASES = "cases.json"
 """Examples of removed candidates, for the report."""

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, model_validator
 
-from components.compute.processor import configure_process
-from components.config import Config
-from components.data.groups import check_k, id_order, ids_of
-from components.data.tables import RANKING, counts
-from components.data.vectors import document_shards, read_query_ids
-from components.files import read_json, remove, replacing, save_array, write_array, write_json
-from components.retrieval import smaller, topk
-from components.retrieval.smaller import Kind, Smaller
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.distributed.shards import Shard, map_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Need, Ranking, Sizes, Vectors, Work, id_memory
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import Config
+from sparring.components.data.groups import check_k, id_order, ids_of
+from sparring.components.data.tables import RANKING, counts
+from sparring.components.data.vectors import document_shards, read_query_ids
+from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
+from sparring.components.retrieval import smaller, topk
+from sparring.components.retrieval.smaller import Kind, Smaller
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Need, Ranking, Sizes, Vectors, Work, id_memory
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 INDEX = "index.faiss"
 EF_CONSTRUCTION = 40
@@ -195,7 +195,7 @@ def _cost(
 
 def _refuses_index(factory: str) -> None:
     """A factory string that FAISS does not know, or that makes no ranking by inner products."""
-    from components.retrieval import index  # heavy
+    from sparring.components.retrieval import index  # heavy
 
     index.check_factory(factory)
 
@@ -208,7 +208,7 @@ def faiss_index(
 
     It takes what an index is built with alone, not the whole config: `probes` and `ef` need no other index.
     """
-    from components.retrieval import index
+    from sparring.components.retrieval import index
 
     shards = document_shards(vectors)
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
@@ -322,7 +322,7 @@ def _on_gpu(cluster: Cluster, index: Path | None) -> bool:
         return False
     if index is None:
         return True
-    from components.retrieval.index import gpus
+    from sparring.components.retrieval.index import gpus
 
     return gpus() > 0
 
@@ -405,7 +405,7 @@ class _Searching:
         return smaller.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
 
     def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
-        from components.retrieval import index
+        from sparring.components.retrieval import index
 
         if self._opened is None:
             gpu = self._device != "cpu"
@@ -424,7 +424,7 @@ class _Indexing:
         self._factory = factory
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        from components.retrieval import index
+        from sparring.components.retrieval import index
 
         shards = document_shards(self._vectors)
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:

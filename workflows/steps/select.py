@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from components.data.groups import judged_queries
-from components.data.tables import QRELS, RANKING, of_queries, read
-from components.evaluation.measures import by_measure, per_query
-from components.evaluation.selection import FILE, selected
-from components.files import write_json
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.data.groups import judged_queries
+from sparring.components.data.tables import QRELS, RANKING, of_queries, read
+from sparring.components.evaluation.measures import by_measure, per_query
+from sparring.components.evaluation.selection import FILE, selected
+from sparring.components.files import write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 
 def _cost(site: Any, *, data: Sizes, split: str, measure: str, systems: list[dict[str, Any]]) -> Cost:

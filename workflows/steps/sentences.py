@@ -9,17 +9,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data.examples import labelled_sentences, rated_pairs, splits_of
-from components.data.groups import ids_of, rows_of
-from components.data.tables import DEV, write
-from components.data.vectors import DocumentVectors
-from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
-from components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
-from components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
-from components.files import write_json
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Sizes, Vectors, Work
-from workflows.store.dag import Description
+from sparring.components.data.examples import labelled_sentences, rated_pairs, splits_of
+from sparring.components.data.groups import ids_of, rows_of
+from sparring.components.data.tables import DEV, write
+from sparring.components.data.vectors import DocumentVectors
+from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, means
+from sparring.components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
+from sparring.components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
+from sparring.components.files import write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Sizes, Vectors, Work
+from sparring.workflows.store.dag import Description
 
 SIMILARITY = "similarity.json"
 """Alignment, uniformity, and the distribution of cosines by rating (`components.evaluation.similarity.space`)."""

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from components.data.tables import RANKING, pieces
-from components.evaluation.measures import PER_QUERY_FILE, means
-from components.files import write_json
-from workflows.store.cost import Cost, Work
-from workflows.store.dag import Description
+from sparring.components.data.tables import RANKING, pieces
+from sparring.components.evaluation.measures import PER_QUERY_FILE, means
+from sparring.components.files import write_json
+from sparring.workflows.store.cost import Cost, Work
+from sparring.workflows.store.dag import Description
 
 SIZES = "sizes.json"
 DEPTH = 10

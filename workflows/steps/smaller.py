@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from components.compute.processor import configure_process
-from components.data.tokenizers import MODEL_CONFIG
-from components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
-from components.files import read_json, remove, save_array, write_json
-from components.neighbours.reranking import Reranking
-from components.retrieval import smaller
-from components.retrieval.smaller import Kind, Smaller
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_rows, map_shards
-from workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
-from workflows.store.dag import Description
+from sparring.components.compute.processor import configure_process
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
+from sparring.components.files import read_json, remove, save_array, write_json
+from sparring.components.neighbours.reranking import Reranking
+from sparring.components.retrieval import smaller
+from sparring.components.retrieval.smaller import Kind, Smaller
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
+from sparring.workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
+from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard of a rescoring; changes no result."""

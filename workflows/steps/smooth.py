@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.compute.processor import configure_process
-from components.config import Config, UserError
-from components.data import row_runs
-from components.data.groups import (
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import Config, UserError
+from sparring.components.data import row_runs
+from sparring.components.data.groups import (
     CANDIDATES,
     Groups,
     ids_of,
@@ -22,16 +22,16 @@ from components.data.groups import (
     rows_of,
     write_lists,
 )
-from components.data.tables import GROUPS, QUERIES, RANKING, TEXT, Placed, read
-from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
-from components.files import remove, replacing, save_array, write_array
-from components.neighbours.reciprocal import contexts_per_batch
-from components.neighbours.smoothing import SmoothingConfig
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import map_rows
-from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.data.tables import GROUPS, QUERIES, RANKING, TEXT, Placed, read
+from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
+from sparring.components.files import remove, replacing, save_array, write_array
+from sparring.components.neighbours.reciprocal import contexts_per_batch
+from sparring.components.neighbours.smoothing import SmoothingConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import map_rows
+from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 GROUPS_AT_ONCE, QUERIES_AT_ONCE = 512, 10_000
 """In one shard; whose contexts are made together. Both change no result."""
@@ -206,7 +206,7 @@ class Smoother:
         """(Q, N) fp32 targets, 0 behind the shorter groups; `truth` (Q, N) says what is ground truth."""
         import torch
 
-        from components.neighbours.smoothing import uniform
+        from sparring.components.neighbours.smoothing import uniform
 
         config = self._config
         if config.labels != "uniform":
@@ -222,7 +222,7 @@ class Smoother:
         """(Q, N) fp32 targets by similarity within each group's context."""
         import torch
 
-        from components.neighbours.smoothing import targets
+        from sparring.components.neighbours.smoothing import targets
 
         similar = np.zeros(truth.shape, np.float32)
         chosen = self._context(lists.mask, truth)

@@ -4,21 +4,21 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from components.data.tokenizers import save_tokenizer
-from components.files import replacing
-from components.models.configs import (
+from sparring.components.data.tokenizers import save_tokenizer
+from sparring.components.files import replacing
+from sparring.components.models.configs import (
     CrossEncoderConfig,
     DualEncoderConfig,
     MaskedLanguageModelConfig,
     locate_model,
 )
-from components.models.generator_configs import GeneratorConfig
-from components.models.reader_configs import ReaderConfig
-from components.models.shape import shape_of
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Made, Work
-from workflows.store.dag import Description
+from sparring.components.models.generator_configs import GeneratorConfig
+from sparring.components.models.reader_configs import ReaderConfig
+from sparring.components.models.shape import shape_of
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Made, Work
+from sparring.workflows.store.dag import Description
 
 
 def _cost(site: Site, *, config: Any, encoder: Made | None = None) -> Cost:
@@ -36,11 +36,11 @@ def start(
 ) -> dict[str, Any]:  # fmt: skip
     """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
     as it is now; else from the model that the config names."""
-    from components.models.cross_encoder import CrossEncoder  # they import torch and transformers
-    from components.models.dual_encoder import DualEncoder
-    from components.models.generator import Generator
-    from components.models.masked_language_model import MaskedLanguageModel
-    from components.models.reader import Reader
+    from sparring.components.models.cross_encoder import CrossEncoder  # they import torch and transformers
+    from sparring.components.models.dual_encoder import DualEncoder
+    from sparring.components.models.generator import Generator
+    from sparring.components.models.masked_language_model import MaskedLanguageModel
+    from sparring.components.models.reader import Reader
 
     kinds: dict[str, Any] = {
         "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader,

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components.data.tables import ANSWER_RANKS, ANSWERED, QRELS, QUERIES, RANKING, read, records
-from components.expansion import query_choice
-from components.expansion.expansions import expand_query
-from components.expansion.query_choice import CHOICE
-from components.files import write_json
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.data.tables import ANSWER_RANKS, ANSWERED, QRELS, QUERIES, RANKING, read, records
+from sparring.components.expansion import query_choice
+from sparring.components.expansion.expansions import expand_query
+from sparring.components.expansion.query_choice import CHOICE
+from sparring.components.files import write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 STUDY = "study.json"
 WON, LOST = 2, 1

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.config import UserError
-from components.data.answers import Mode
-from components.data.groups import queries_of
-from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, TEXT, read, write
-from components.expansion import expansions
-from components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
-from workflows.distributed.cluster import Cluster
-from workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import UserError
+from sparring.components.data.answers import Mode
+from sparring.components.data.groups import queries_of
+from sparring.components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, TEXT, read, write
+from sparring.components.expansion import expansions
+from sparring.components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 TARGET_TOKENS = 20.0
 """Tokens of a target in the mean, as an estimate takes it: about a sentence's."""

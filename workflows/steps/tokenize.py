@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from components.config import Config, UserError
-from components.data.tables import document_text
-from components.data.token_store import TOKENIZER
-from components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
-from components.expansion.expansions import link_or_copy
-from components.files import naming_damage, read_json, remove, replacing, write_array, write_json
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.shards import Shard, map_shards
-from workflows.distributed.site import Site
-from workflows.store.cost import Cost, Made, Need, Sizes, Work
-from workflows.store.dag import Description
+from sparring.components.config import Config, UserError
+from sparring.components.data.tables import document_text
+from sparring.components.data.token_store import TOKENIZER
+from sparring.components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
+from sparring.components.expansion.expansions import link_or_copy
+from sparring.components.files import naming_damage, read_json, remove, replacing, write_array, write_json
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Made, Need, Sizes, Work
+from sparring.workflows.store.dag import Description
 
 TEXTS_AT_ONCE = 10_000
 """Of a row group, tokenised together: what is known of a token before its number is taken is large. Changes no

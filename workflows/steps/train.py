@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from components.compute.processor import configure_process
-from components.config import Config, UserError, listing
-from components.models.shape import predicted_at_once
-from components.rng import keyed_int
-from components.timing import timed
-from components.training.config import LOG, TrainConfig
-from components.training.terms import declared
-from workflows.distributed import oom
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site
-from workflows.distributed.worker_group import train_together
-from workflows.store import attempts, transfer
-from workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Unknown, UnknownSize, Work
-from workflows.store.dag import Description
-from workflows.store.progress import Progress
+from sparring.components.compute.processor import configure_process
+from sparring.components.config import Config, UserError, listing
+from sparring.components.models.shape import predicted_at_once
+from sparring.components.rng import keyed_int
+from sparring.components.timing import timed
+from sparring.components.training.config import LOG, TrainConfig
+from sparring.components.training.terms import declared
+from sparring.workflows.distributed import oom
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.distributed.worker_group import train_together
+from sparring.workflows.store import attempts, transfer
+from sparring.workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Sizes, Unknown, UnknownSize, Work
+from sparring.workflows.store.dag import Description
+from sparring.workflows.store.progress import Progress
 
 
 def _cost(
@@ -211,10 +211,10 @@ def _trained(
     """Train on this node's files; the summary."""
     import torch
 
-    from components.compute.gather import rank
-    from components.training.loop import Execution
-    from components.training.loop import train as run_loop
-    from components.training.objective import ObjectiveInputs, make_objective
+    from sparring.components.compute.gather import rank
+    from sparring.components.training.loop import Execution
+    from sparring.components.training.loop import train as run_loop
+    from sparring.components.training.objective import ObjectiveInputs, make_objective
 
     transfer.download(out, exact=True)  # on every node the same checkpoint: the last that was sent
     configure_process(cluster.train_threads())

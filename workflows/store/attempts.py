@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from components import timing
-from components.files import read_json, write_json
-from workflows.store import transfer
+from sparring.components import timing
+from sparring.components.files import read_json, write_json
+from sparring.workflows.store import transfer
 
 ATTEMPTS = "attempts.json"
 KEEP_SECONDS = 5.0

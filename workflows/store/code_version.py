@@ -5,7 +5,7 @@ import os
 import subprocess
 from typing import Any
 
-from workflows import ROOT
+from sparring.workflows import ROOT
 
 
 def code_version() -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workflows.store.store import DIGESTS, LOCK, RECORD
+from sparring.workflows.store.store import DIGESTS, LOCK, RECORD
 
 VARYING = {"started", "time", "host", "machine", "nodes", "cluster", "code", "digests"}
 """What records say of when and where a run went, which no two have in common; nor have they keys with `second`."""

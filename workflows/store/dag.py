@@ -20,11 +20,11 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from components import modules
-from components.config import UserError, listing
-from components.functions import FunctionRef
-from components.training.terms import declared
-from workflows.store.cost import Cost
+from sparring.components import modules
+from sparring.components.config import UserError, listing
+from sparring.components.functions import FunctionRef
+from sparring.components.training.terms import declared
+from sparring.workflows.store.cost import Cost
 
 Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
@@ -127,6 +127,11 @@ class Step:
         )
 
 
+def function_name(function: Function) -> str:
+    """The dotted path of a step's function, as identities and records have it."""
+    return modules.canonical(f"{function.__module__}.{function.__qualname__}")
+
+
 def description(function: Function) -> Description:
     """What a step function says of itself."""
     return getattr(function, "description", UNDESCRIBED)
@@ -169,7 +174,7 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     except TypeError as error:
         raise UserError(f"{_bound_by(label)}: {error}") from None
     identity = {
-        "function": f"{function.__module__}.{function.__qualname__}",
+        "function": function_name(function),
         "version": description(function).version,
         "inputs": forms,
     }

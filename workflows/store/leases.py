@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from components.config import UserError
-from components.files import replacing
-from workflows.store import s3
-from workflows.store.progress import read_progress
-from workflows.store.store import driver_name
+from sparring.components.config import UserError
+from sparring.components.files import replacing
+from sparring.workflows.store import s3
+from sparring.workflows.store.progress import read_progress
+from sparring.workflows.store.store import driver_name
 
 LEASES = ".leases"
 RENEW_SECONDS, EXPIRE_SECONDS = 10.0, 60.0

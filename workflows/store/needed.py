@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from components.config import Damaged, UserError
-from components.files import check_whole, read_json
-from workflows.program import program
-from workflows.store import s3
-from workflows.store.dag import Step
-from workflows.store.store import RECORD, Store
+from sparring.components.config import Damaged, UserError
+from sparring.components.files import check_whole, read_json
+from sparring.workflows.program import program
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import RECORD, Store
 
 
 class NotMade(UserError):

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from components.config import Damaged, UserError
-from components.files import nearest
-from workflows.store import leases, s3, transfer
-from workflows.store.dag import Step
-from workflows.store.store import ETAGS, RECORD, Named, Store, among, is_made, read_record
+from sparring.components.config import Damaged, UserError
+from sparring.components.files import nearest
+from sparring.workflows.store import leases, s3, transfer
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import ETAGS, RECORD, Named, Store, among, is_made, read_record
 
 
 def open_store(root: str | Path) -> Store:

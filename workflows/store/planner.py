@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 State = Literal["done", "partial", "to do", "not needed"]
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from components.config import UserError
-from components.files import parsed
-from workflows.store.dag import StepFailed
+from sparring.components.config import UserError
+from sparring.components.files import parsed
+from sparring.workflows.store.dag import StepFailed
 
 SCHEME = "s3:"
 MAX_REQUESTS = 8

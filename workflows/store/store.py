@@ -17,11 +17,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.config import Damaged, UserError
-from components.digests import digest
-from components.files import parsed, replacing, write_json
-from workflows.store.dag import Step
-from workflows.store.progress import PROGRESS, read_progress
+from sparring.components.config import Damaged, UserError
+from sparring.components.digests import digest
+from sparring.components.files import parsed, replacing, write_json
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.progress import PROGRESS, read_progress
 
 RECORD = "artifact.json"
 WRITTEN = {"label", "function", "inputs", "seconds", "summary", "dropped"}

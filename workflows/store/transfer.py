@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from components.files import replacing, write_json
-from components.timing import timed
-from workflows.store import s3
-from workflows.store.dag import mapped
-from workflows.store.store import NOT_MADE, is_made
+from sparring.components.files import replacing, write_json
+from sparring.components.timing import timed
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import mapped
+from sparring.workflows.store.store import NOT_MADE, is_made
 
 UPLOADED, VERSIONS = ".uploaded", ".versions"
 

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from components.config import Config, UserError, distinct, listing, parse
-from components.evaluation.measures import Measure
-from components.yaml_files import override
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.stages.results import system_names
-from workflows.store.dag import Step, graph
-from workflows.tuning.search_space import Point, Range, assignments
+from sparring.components.config import Config, UserError, distinct, listing, parse
+from sparring.components.evaluation.measures import Measure
+from sparring.components.yaml_files import override
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.stages.results import system_names
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.tuning.search_space import Point, Range, assignments
 
 
 class Tuning(Config):

@@ -3,9 +3,9 @@
 import contextlib
 from typing import Any
 
-from workflows.store.dag import Step
-from workflows.tuning.config import TunedExperiment
-from workflows.tuning.search_space import Point, points
+from sparring.workflows.store.dag import Step
+from sparring.workflows.tuning.config import TunedExperiment
+from sparring.workflows.tuning.search_space import Point, points
 
 
 def known_trials(tuned: TunedExperiment) -> list[tuple[Point, dict[str, Any]]]:

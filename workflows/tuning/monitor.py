@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from components.config import UserError
-from workflows.running.polling import repeated
-from workflows.running.tracking import Tracker
-from workflows.store.dag import Step, graph
-from workflows.store.planner import pending
-from workflows.store.progress import describe
-from workflows.store.store import Store
-from workflows.tuning.config import TunedExperiment
-from workflows.tuning.report import format_trial
-from workflows.tuning.trials import Trial, TrialTable
+from sparring.components.config import UserError
+from sparring.workflows.running.polling import repeated
+from sparring.workflows.running.tracking import Tracker
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.progress import describe
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning.config import TunedExperiment
+from sparring.workflows.tuning.report import format_trial
+from sparring.workflows.tuning.trials import Trial, TrialTable
 
 SECONDS = {True: 0.5, False: 15.0}
 """Between two lines about progress, on a terminal and elsewhere."""

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from components.charts.scatter_plot import Dot, Scatter, svg
-from components.files import replacing
-from components.yaml_files import yaml_text
-from workflows.report import page as pages
-from workflows.tuning.trials import Trial, TrialTable
+from sparring.components.charts.scatter_plot import Dot, Scatter, svg
+from sparring.components.files import replacing
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.report import page as pages
+from sparring.workflows.tuning.trials import Trial, TrialTable
 
 PAGE = "tune.html"
 LUCK = "The best of many trials is partly the luckiest: on queries that no trial was chosen by, expect a little less."

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from components.rng import keyed_int
-from workflows.tuning.search_space import Point, Range, Space, points
-from workflows.tuning.trials import Trial, TrialTable
+from sparring.components.rng import keyed_int
+from sparring.workflows.tuning.search_space import Point, Range, Space, points
+from sparring.workflows.tuning.trials import Trial, TrialTable
 
 
 class Sampler:

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from components.config import Config, listing
-from components.rng import keyed_rng
+from sparring.components.config import Config, listing
+from sparring.components.rng import keyed_rng
 
 Point = dict[str, Any]
 """A value for each name of the space."""

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from workflows.store.dag import StepFailed
-from workflows.tuning.config import TunedExperiment
-from workflows.tuning.halving import halving
-from workflows.tuning.sampler import Sampler
-from workflows.tuning.trials import State, Trial, TrialTable
+from sparring.workflows.store.dag import StepFailed
+from sparring.workflows.tuning.config import TunedExperiment
+from sparring.workflows.tuning.halving import halving
+from sparring.workflows.tuning.sampler import Sampler
+from sparring.workflows.tuning.trials import State, Trial, TrialTable
 
 
 def run_trials(

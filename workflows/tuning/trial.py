@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from components.config import UserError, parse
-from components.data.tables import read
-from components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
-from components.evaluation.selection import standard_error
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.worker_group import shut_down
-from workflows.running.executor import execute
-from workflows.running.refusals import asked_by_all
-from workflows.running.runner import run_steps
-from workflows.running.tracking import Tracker
-from workflows.store import object_store
-from workflows.store.dag import Step, StepFailed, graph
-from workflows.store.planner import pending
-from workflows.store.store import Store
-from workflows.tuning.config import TunedExperiment, Tuning
-from workflows.tuning.halving import time_of
-from workflows.tuning.share import Share
-from workflows.tuning.trials import Trial
+from sparring.components.config import UserError, parse
+from sparring.components.data.tables import read
+from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
+from sparring.components.evaluation.selection import standard_error
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.worker_group import shut_down
+from sparring.workflows.running.executor import execute
+from sparring.workflows.running.refusals import asked_by_all
+from sparring.workflows.running.runner import run_steps
+from sparring.workflows.running.tracking import Tracker
+from sparring.workflows.store import object_store
+from sparring.workflows.store.dag import Step, StepFailed, graph
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning.config import TunedExperiment, Tuning
+from sparring.workflows.tuning.halving import time_of
+from sparring.workflows.tuning.share import Share
+from sparring.workflows.tuning.trials import Trial
 
 
 def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tracker: Tracker) -> None:

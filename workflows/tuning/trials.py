@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from components.config import UserError
-from components.files import write_json
-from workflows.tuning.search_space import Point
+from sparring.components.config import UserError
+from sparring.components.files import write_json
+from sparring.workflows.tuning.search_space import Point
 
 TRIALS = "trials.json"
 

@@ -12,23 +12,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from workflows.distributed.cluster import Cluster, read_cluster
-from workflows.distributed.nodes import check_nodes
-from workflows.distributed.session import ray_session
-from workflows.running.tracking import open_tracker
-from workflows.stages import experiments
-from workflows.stages.config import EvaluateConfig
-from workflows.store.dag import StepFailed
-from workflows.store.store import Store
-from workflows.tuning import report
-from workflows.tuning.config import TunedExperiment, read_tuning
-from workflows.tuning.known import known_trials
-from workflows.tuning.monitor import Monitor
-from workflows.tuning.sampler import Sampler
-from workflows.tuning.session import run_trials
-from workflows.tuning.share import Share, concurrent_trials, machine_capacity
-from workflows.tuning.trial import error, measures, run_shared_steps, run_trial
-from workflows.tuning.trials import Trial, TrialTable
+from sparring.workflows.distributed.cluster import Cluster, read_cluster
+from sparring.workflows.distributed.nodes import check_nodes
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.running.tracking import open_tracker
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.config import EvaluateConfig
+from sparring.workflows.store.dag import StepFailed
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning import report
+from sparring.workflows.tuning.config import TunedExperiment, read_tuning
+from sparring.workflows.tuning.known import known_trials
+from sparring.workflows.tuning.monitor import Monitor
+from sparring.workflows.tuning.sampler import Sampler
+from sparring.workflows.tuning.session import run_trials
+from sparring.workflows.tuning.share import Share, concurrent_trials, machine_capacity
+from sparring.workflows.tuning.trial import error, measures, run_shared_steps, run_trial
+from sparring.workflows.tuning.trials import Trial, TrialTable
 
 SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends this command as it ends every other one

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from components.compute.roofline import MatrixProducts
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.template import Template
-from components.models.bottleneck import DetectionHead, Discriminator
-from components.objectives.parts.editing import Draws, Editing, Edits
-from components.objectives.parts.replacing import language_model_head, placed, token_scores
-from components.scores import Scores
-from components.training.objective import Objective
-from components.training.pretraining import DifferenceConfig
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.template import Template
+from sparring.components.models.bottleneck import DetectionHead, Discriminator
+from sparring.components.objectives.parts.editing import Draws, Editing, Edits
+from sparring.components.objectives.parts.replacing import language_model_head, placed, token_scores
+from sparring.components.scores import Scores
+from sparring.components.training.objective import Objective
+from sparring.components.training.pretraining import DifferenceConfig
 
 
 class DifferencePrediction(nn.Module):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.config import UserError
-from components.data.batches import Batch, padded_width
-from components.data.template import Template
-from components.objectives.parts.replacing import GENERATOR, Masking, load_generator
-from components.training.objective import Objective
-from components.training.pretraining import Edit, EditConfig
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch, padded_width
+from sparring.components.data.template import Template
+from sparring.components.objectives.parts.replacing import GENERATOR, Masking, load_generator
+from sparring.components.training.objective import Objective
+from sparring.components.training.pretraining import Edit, EditConfig
 
 Draws = Callable[[str, int], np.ndarray]
 """From a purpose and a width, (N, width) random numbers from 0 to 1 for the places of each text."""

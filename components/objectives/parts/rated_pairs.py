@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.config import UserError, listing
-from components.data.batches import Batch
-from components.data.examples import rated_pairs, splits_of
-from components.data.groups import ids_of, rows_of
-from components.data.token_store import TokenStore
-from components.evaluation.similarity import DIGITS, equal_as_one, spearman
-from components.models.dual_encoder import DualEncoder
-from components.training.objective import Objective, Visit
-from components.training.terms import TermSum
+from sparring.components.config import UserError, listing
+from sparring.components.data.batches import Batch
+from sparring.components.data.examples import rated_pairs, splits_of
+from sparring.components.data.groups import ids_of, rows_of
+from sparring.components.data.token_store import TokenStore
+from sparring.components.evaluation.similarity import DIGITS, equal_as_one, spearman
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.training.objective import Objective, Visit
+from sparring.components.training.terms import TermSum
 
 
 class RatedBatch(NamedTuple):

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer, word_starts
-from components.data.word_masks import nested_word_masks
-from components.models import layers
-from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
-from components.scores import Scores
-from components.training.pretraining import MaskConfig
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer, word_starts
+from sparring.components.data.word_masks import nested_word_masks
+from sparring.components.models import layers
+from sparring.components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
+from sparring.components.scores import Scores
+from sparring.components.training.pretraining import MaskConfig
 
 GENERATOR = "generator"
 """What the generator is called among an objective's frozen models."""

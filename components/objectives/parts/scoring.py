@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from components.compute.gather import gather, max_over_workers, rank
-from components.data.batches import Batch
-from components.scores import Block, Blocks, Scores
-from components.training.terms import Duplicates
+from sparring.components.compute.gather import gather, max_over_workers, rank
+from sparring.components.data.batches import Batch
+from sparring.components.scores import Block, Blocks, Scores
+from sparring.components.training.terms import Duplicates
 
 
 class RetrieverBatch(NamedTuple):

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from components.data.batches import Batch
-from components.objectives.parts.replacing import Masking, token_scores
-from components.scores import Scores
-from components.training.document_objective import DocumentObjective
-from components.training.objective import ObjectiveInputs, Visit
-from components.training.pretraining import TokenPredictionConfig
-from components.training.terms import LossTerm, TermSum, evaluate
+from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.replacing import Masking, token_scores
+from sparring.components.scores import Scores
+from sparring.components.training.document_objective import DocumentObjective
+from sparring.components.training.objective import ObjectiveInputs, Visit
+from sparring.components.training.pretraining import TokenPredictionConfig
+from sparring.components.training.terms import LossTerm, TermSum, evaluate
 
 
 class TokenPrediction(DocumentObjective):

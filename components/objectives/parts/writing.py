@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from components.compute.roofline import MatrixProducts
-from components.data.batches import Batch
-from components.scores import Scores
-from components.training.group_objective import GroupObjective
-from components.training.terms import TermSum, evaluate
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.data.batches import Batch
+from sparring.components.scores import Scores
+from sparring.components.training.group_objective import GroupObjective
+from sparring.components.training.terms import TermSum, evaluate
 
 
 class Writing(GroupObjective):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from components.config import UserError, listing
-from components.data.tables import DEV
-from components.sources.parquet import opened
-from components.sources.reading import (
+from sparring.components.config import UserError, listing
+from sparring.components.data.tables import DEV
+from sparring.components.sources.parquet import opened
+from sparring.components.sources.reading import (
     Item,
     Line,
     first_keys,
@@ -21,7 +21,7 @@ from components.sources.reading import (
     read_lines,
     read_objects,
 )
-from components.sources.tables import kind_of
+from sparring.components.sources.tables import kind_of
 
 Keys = dict[str, Any]
 """Of a source's declaration."""

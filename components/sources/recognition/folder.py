@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from components.config import UserError, listing
-from components.sources.reading import is_part
-from components.sources.recognition.files import Keys, by_split, columns_of, lists_in, names_in
-from components.sources.recognition.layouts import LAYOUTS, given_by
-from components.sources.recognition.links import Table
-from components.sources.tables import KINDS, kind_of
+from sparring.components.config import UserError, listing
+from sparring.components.sources.reading import is_part
+from sparring.components.sources.recognition.files import Keys, by_split, columns_of, lists_in, names_in
+from sparring.components.sources.recognition.layouts import LAYOUTS, given_by
+from sparring.components.sources.recognition.links import Table
+from sparring.components.sources.tables import KINDS, kind_of
 
 ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
          "collection|article|page|answer|content"}  # fmt: skip

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-from components.config import UserError, listing
-from components.sources.reading import fields
-from components.sources.recognition.files import Keys, by_split, first_object, head, split_told
-from components.sources.recognition.links import Table
-from components.sources.sentence_transformers import LABELS, NO_TEXT
-from components.sources.tables import kind_of
-from components.yaml_files import yaml_line
+from sparring.components.config import UserError, listing
+from sparring.components.sources.reading import fields
+from sparring.components.sources.recognition.files import Keys, by_split, first_object, head, split_told
+from sparring.components.sources.recognition.links import Table
+from sparring.components.sources.sentence_transformers import LABELS, NO_TEXT
+from sparring.components.sources.tables import kind_of
+from sparring.components.yaml_files import yaml_line
 
 ASKED, FOUND = ("anchor", "query", "question"), ("positive", "answer")
 """What sentence-transformers' data sets call queries and what is relevant to them."""

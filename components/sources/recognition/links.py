@@ -10,12 +10,12 @@ from itertools import islice, permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from components.config import UserError
-from components.data.tables import as_relevance
-from components.sources.parquet import patterns
-from components.sources.reading import matching
-from components.sources.recognition.files import headless
-from components.sources.tables import kind_of, read_table
+from sparring.components.config import UserError
+from sparring.components.data.tables import as_relevance
+from sparring.components.sources.parquet import patterns
+from sparring.components.sources.reading import matching
+from sparring.components.sources.recognition.files import headless
+from sparring.components.sources.tables import kind_of, read_table
 
 NAMES: dict[str, list[str]] = {
     "doc_id": ["doc_id", "docid", "document_id", "passage_id", "corpus_id", "pid", "docno", "did"],

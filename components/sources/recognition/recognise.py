@@ -7,13 +7,13 @@ is checked like any other.
 from pathlib import Path
 from typing import NamedTuple
 
-from components.config import UserError, listing
-from components.sources.parquet import patterns
-from components.sources.reading import read_lines
-from components.sources.recognition.files import HEADLESS, Keys, names_in
-from components.sources.recognition.folder import about, contents_of, role_of, together
-from components.sources.recognition.layouts import LAYOUTS, given_by, training_data
-from components.sources.recognition.links import (
+from sparring.components.config import UserError, listing
+from sparring.components.sources.parquet import patterns
+from sparring.components.sources.reading import read_lines
+from sparring.components.sources.recognition.files import HEADLESS, Keys, names_in
+from sparring.components.sources.recognition.folder import about, contents_of, role_of, together
+from sparring.components.sources.recognition.layouts import LAYOUTS, given_by, training_data
+from sparring.components.sources.recognition.links import (
     Roles,
     Table,
     differing_in_case,
@@ -24,7 +24,7 @@ from components.sources.recognition.links import (
     relevances,
     unreadable,
 )
-from components.sources.tables import KINDS, kind_of
+from sparring.components.sources.tables import KINDS, kind_of
 
 ACCEPTED = [
     "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",

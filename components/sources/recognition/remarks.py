@@ -2,14 +2,20 @@
 
 from pathlib import Path
 
-from components.config import listing
-from components.sources.parquet import patterns
-from components.sources.recognition.files import Keys
-from components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
-from components.sources.recognition.layouts import GIVEN, LAYOUTS
-from components.sources.recognition.links import Table, differing_in_case, graded_in_numbers, grading, unreadable
-from components.sources.tables import kind_of
-from components.yaml_files import yaml_line
+from sparring.components.config import listing
+from sparring.components.sources.parquet import patterns
+from sparring.components.sources.recognition.files import Keys
+from sparring.components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
+from sparring.components.sources.recognition.layouts import GIVEN, LAYOUTS
+from sparring.components.sources.recognition.links import (
+    Table,
+    differing_in_case,
+    graded_in_numbers,
+    grading,
+    unreadable,
+)
+from sparring.components.sources.tables import kind_of
+from sparring.components.yaml_files import yaml_line
 
 
 def unused(place: Path, keys: Keys) -> list[Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from components.charts.embedding_plots import SIDES, WIDTH, distributions, scatter
+from sparring.components.charts.embedding_plots import SIDES, WIDTH, distributions, scatter
 
 
 def test_distributions_stand_below_each_other() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.charts.label_curves import by_rank, normalised, softmax
+from sparring.components.charts.label_curves import by_rank, normalised, softmax
 
 VALUES = np.array([[1.0, 4.0, 2.0], [6.0, 8.0, 99.0]])
 THERE = np.array([[True, True, True], [True, True, False]])

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from components.charts.line_chart import HEIGHT, WIDTH, Chart, Point, charts, svg
+from sparring.components.charts.line_chart import HEIGHT, WIDTH, Chart, Point, charts, svg
 
 
 def row(system: str, number: int | None, value: float, seed: int = 1, measure: str = "RR@10") -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import re
 from xml.etree import ElementTree
 
-from components.charts import curve_chart, difference_chart, share_bars
-from components.charts.curve_chart import CurveChart
-from components.charts.difference_chart import Difference
+from sparring.components.charts import curve_chart, difference_chart, share_bars
+from sparring.components.charts.curve_chart import CurveChart
+from sparring.components.charts.difference_chart import Difference
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.charts.scatter_plot import Dot, Scatter, svg
+from sparring.components.charts.scatter_plot import Dot, Scatter, svg
 
 
 def chart(ats: list[Any], *, log: bool = False) -> str:

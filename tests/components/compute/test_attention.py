@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.compute.attention import weights
-from components.models import inference
+from sparring.components.compute.attention import weights
+from sparring.components.models import inference
 
 COUNT, HEADS, LENGTH, SIZE = 3, 2, 7, 4
 ATTENDED = torch.tensor([LENGTH, 1, 4])  # tokens of each text

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from components.compute.chunking import in_chunks, take_rows, unchunked
-from components.data.batches import Batch
+from sparring.components.compute.chunking import in_chunks, take_rows, unchunked
+from sparring.components.data.batches import Batch
 
 
 class Tiny(nn.Module):

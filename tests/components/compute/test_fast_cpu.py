@@ -11,9 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from components.compute.fast_cpu import LEAST_ROWS, NAME, Dropout, Embedding, _Attention, keep_mask, use_fast_cpu_ops
-from components.data.batches import Batch
-from components.models.dual_encoder import DualEncoder
+from sparring.components.compute.fast_cpu import (
+    LEAST_ROWS,
+    NAME,
+    Dropout,
+    Embedding,
+    _Attention,
+    keep_mask,
+    use_fast_cpu_ops,
+)
+from sparring.components.data.batches import Batch
+from sparring.components.models.dual_encoder import DualEncoder
 from tests.support import toy
 
 

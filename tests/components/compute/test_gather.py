@@ -19,17 +19,17 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from components.compute import chunking
-from components.compute import gather as gather_module
-from components.compute.gather import gather, max_over_workers, sum_gradients, sum_over_workers, workers
-from components.data.batches import to_device
-from components.objectives.parts.scoring import batch_scores
-from components.training import loop, sharding
-from components.training.gradients import autocast
-from components.training.loop import Execution, train
-from components.training.objective import ObjectiveInputs, make_objective
-from components.training.self_check import SelfCheckError
-from components.training.state import TrainingState
+from sparring.components.compute import chunking
+from sparring.components.compute import gather as gather_module
+from sparring.components.compute.gather import gather, max_over_workers, sum_gradients, sum_over_workers, workers
+from sparring.components.data.batches import to_device
+from sparring.components.objectives.parts.scoring import batch_scores
+from sparring.components.training import loop, sharding
+from sparring.components.training.gradients import autocast
+from sparring.components.training.loop import Execution, train
+from sparring.components.training.objective import ObjectiveInputs, make_objective
+from sparring.components.training.self_check import SelfCheckError
+from sparring.components.training.state import TrainingState
 from tests.support import toy
 from tests.support.trainings import assert_same, lines, visits
 
@@ -571,7 +571,7 @@ def test_alone_nothing_is_gathered() -> None:
 
 
 def test_large_parameters_are_summed_in_several_buffers() -> None:
-    from components.compute.gather import _buckets
+    from sparring.components.compute.gather import _buckets
 
     sizes = [3, 4, 2, 9, 1]
     buckets = _buckets([torch.zeros(size) for size in sizes], limit=6)

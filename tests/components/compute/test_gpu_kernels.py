@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.compute.gpu_kernels import attention_of, compile_layers
-from components.data.batches import Batch
-from components.models.dual_encoder import DualEncoder
-from components.training.sharding import layers
+from sparring.components.compute.gpu_kernels import attention_of, compile_layers
+from sparring.components.data.batches import Batch
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.training.sharding import layers
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from components.compute.linear_products import ZERO, eight_bits, has_products, linear_product
-from components.compute.precision import has_bf16
+from sparring.components.compute.linear_products import ZERO, eight_bits, has_products, linear_product
+from sparring.components.compute.precision import has_bf16
 from tests.support.processors import NEEDS_BF16, NEEDS_VNNI
 
 

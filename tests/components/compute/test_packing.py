@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.compute.fast_cpu import use_fast_cpu_ops
-from components.compute.packing import packed, unpacked
-from components.models.layers import use_gradient_checkpointing
+from sparring.components.compute.fast_cpu import use_fast_cpu_ops
+from sparring.components.compute.packing import packed, unpacked
+from sparring.components.models.layers import use_gradient_checkpointing
 from tests.support import toy
 
 LENGTHS = torch.tensor([5, 3, 8])

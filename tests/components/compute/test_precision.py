@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from components.compute import precision
-from components.compute.precision import autocast, computed, has_bf16
-from components.models.dual_encoder import DualEncoder
-from components.models.inference import Inference
+from sparring.components.compute import precision
+from sparring.components.compute.precision import autocast, computed, has_bf16
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.inference import Inference
 from tests.support.trainings import assert_same
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.compute.roofline import MatrixProducts
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
+from sparring.components.compute.roofline import MatrixProducts
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
 from tests.support import toy
 from tests.support.processors import NEEDS_VNNI
 

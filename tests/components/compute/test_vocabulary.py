@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.compute import vocabulary
-from components.compute.vocabulary import log_likelihoods, sampled
+from sparring.components.compute import vocabulary
+from sparring.components.compute.vocabulary import log_likelihoods, sampled
 
 KINDS = [vocabulary._InTheCache, vocabulary._InFewPasses]
 """What a CPU does, and what a GPU does."""

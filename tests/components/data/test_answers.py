@@ -10,8 +10,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.config import UserError
-from components.data.answers import matcher, normalize
+from sparring.components.config import UserError
+from sparring.components.data.answers import matcher, normalize
 
 
 def naive(answer: str, text: str) -> bool:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.batches import Batch, to_device, token_batches
 
 
 def test_moving_a_batch_moves_what_it_holds() -> None:

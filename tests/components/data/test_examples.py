@@ -8,9 +8,9 @@ import pkgutil
 
 import pytest
 
-from components import data
+from sparring.components import data
 
 
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(data.__path__)])
 def test_the_examples_of_a_module_hold(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"components.data.{name}")).failed == 0
+    assert doctest.testmod(importlib.import_module(f"sparring.components.data.{name}")).failed == 0

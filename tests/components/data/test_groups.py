@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.data import groups as module
-from components.data.groups import (
+from sparring.components.data import groups as module
+from sparring.components.data.groups import (
     Groups,
     ids_of,
     known_positives,
@@ -21,7 +21,7 @@ from components.data.groups import (
     rows_of,
     write_lists,
 )
-from components.data.tables import GROUPS
+from sparring.components.data.tables import GROUPS
 from tests.support import toy
 
 ROWS = [

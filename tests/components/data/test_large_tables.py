@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.groups import Groups, ids_of, rows_of, write_lists
-from components.data.tables import DOCUMENTS, GROUPS, QUERIES
+from sparring.components.data.groups import Groups, ids_of, rows_of, write_lists
+from sparring.components.data.tables import DOCUMENTS, GROUPS, QUERIES
 
 pytestmark = pytest.mark.slow
 LIMIT = 2**31

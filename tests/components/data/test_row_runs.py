@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from components.data import row_runs
+from sparring.components.data import row_runs
 
 
 @pytest.mark.parametrize("of", [[], [3], [3, 3, 3], [1, 1, 2, 1, 1, 1, 5], list(range(7))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.data.sentences import sentences
+from sparring.components.data.sentences import sentences
 
 
 @pytest.mark.parametrize(

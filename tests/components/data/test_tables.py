@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.tables import (
+from sparring.components.data.tables import (
     ANSWERED,
     DOCUMENTS,
     GROUPS,
@@ -149,7 +149,7 @@ def test_tables_side_by_side_have_a_query_in_one_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, group: int
 ) -> None:
     """Each has its queries in another order, and lacks some; one has some that nobody asks for."""
-    monkeypatch.setattr("components.data.tables.AT_ONCE", 4)
+    monkeypatch.setattr("sparring.components.data.tables.AT_ONCE", 4)
     draw, names = np.random.default_rng(rows), [f"q{at}" for at in range(12)]
     wholes, paths = [], []
     for number in range(3):

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.data.batches import Batch
-from components.data.template import Template, longest_first
-from components.data.tokens import Tokens
+from sparring.components.data.batches import Batch
+from sparring.components.data.template import Template, longest_first
+from sparring.components.data.tokens import Tokens
 from tests.support import toy
 
 TOKENIZERS = {"bert": toy.bert_tokenizer(), "roberta": toy.roberta_tokenizer()}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
-from components.data.token_store import TokenStore
-from components.data.tokens import Tokens
+from sparring.components.config import UserError
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokens import Tokens
 from tests.support import toy
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from components.config import UserError
-from components.data.tokenizers import save_tokenizer, tokenizer_digest, word_starts
+from sparring.components.config import UserError
+from sparring.components.data.tokenizers import save_tokenizer, tokenizer_digest, word_starts
 from tests.support import toy
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from components.data.tokens import Tokens
+from sparring.components.data.tokens import Tokens
 
 
 def test_a_token_store_gives_each_text(tmp_path: Path) -> None:

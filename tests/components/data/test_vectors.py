@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.config import Damaged, UserError
-from components.data import vectors as module
-from components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors, document_shards
+from sparring.components.config import Damaged, UserError
+from sparring.components.data import vectors as module
+from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors, document_shards
 from tests.support import toy
 
 DOCUMENTS = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)

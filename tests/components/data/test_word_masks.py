@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.data.word_masks import nested_word_masks, word_masks
+from sparring.components.data.word_masks import nested_word_masks, word_masks
 
 RATES = pytest.mark.parametrize(
     "rates", [(0.15, 0.15), (0.15, 0.3), (0.3, 0.3), (0.3, 0.5), (0.4, 0.6), (0.3, 1.0)], ids=str

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
-from components.evaluation.significance import THE_METHOD, compare_averages, estimate
+from sparring.components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
+from sparring.components.evaluation.significance import THE_METHOD, compare_averages, estimate
 
 PARTS = {"android": "CQADupStack", "english": "CQADupStack"}
 

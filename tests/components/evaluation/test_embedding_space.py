@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from components.evaluation import embedding_space as space
-from components.evaluation.embedding_space import EmbeddingSpaceConfig
+from sparring.components.evaluation import embedding_space as space
+from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 
 DRAW = np.random.default_rng(0)
 QUERIES, DOCUMENTS = (space.unit_length(DRAW.normal(size=(6, 4))) for _ in range(2))

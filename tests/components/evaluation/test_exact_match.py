@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.evaluation.exact_match import best_over_answers, exact_match, f1, normalised
+from sparring.components.evaluation.exact_match import best_over_answers, exact_match, f1, normalised
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from components.data.tables import QRELS, RANKING
-from components.evaluation.gate import GateConfig, decide, is_open, write_decision
+from sparring.components.data.tables import QRELS, RANKING
+from sparring.components.evaluation.gate import GateConfig, decide, is_open, write_decision
 
 QUERIES = [f"q{n}" for n in range(30)]
 QRELS_OF_ALL = pa.table(

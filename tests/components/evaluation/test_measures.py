@@ -12,9 +12,9 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.config import UserError
-from components.data.tables import RANKING
-from components.evaluation.measures import (
+from sparring.components.config import UserError
+from sparring.components.data.tables import RANKING
+from sparring.components.evaluation.measures import (
     at_level,
     canonical,
     description,

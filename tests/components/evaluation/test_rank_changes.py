@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from components.evaluation.rank_changes import changes
+from sparring.components.evaluation.rank_changes import changes
 
 
 def ranking(lists: dict[str, str]) -> pa.Table:

@@ -4,7 +4,7 @@ import math
 
 import pyarrow as pa
 
-from components.evaluation.refreshes import bands, median_rank, overlap, shares_by_band, top
+from sparring.components.evaluation.refreshes import bands, median_rank, overlap, shares_by_band, top
 
 
 def ranking(**lists: str) -> pa.Table:

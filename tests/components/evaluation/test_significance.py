@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from components.evaluation.significance import (
+from sparring.components.evaluation.significance import (
     THE_METHOD,
     THIS_TRAINING,
     compare,

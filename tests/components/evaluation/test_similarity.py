@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from components.config import UserError
-from components.evaluation.significance import estimate
-from components.evaluation.similarity import (
+from sparring.components.config import UserError
+from sparring.components.evaluation.significance import estimate
+from sparring.components.evaluation.similarity import (
     CORRELATIONS,
     SimilarityConfig,
     by_rating,

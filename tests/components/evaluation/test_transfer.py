@@ -9,8 +9,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, StratifiedKFold, cross_val_predict
 
-from components.config import UserError
-from components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
+from sparring.components.config import UserError
+from sparring.components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
 
 SMALL = TransferConfig(folds=3, inverse_penalties=[0.25, 1.0, 8.0], seed=5)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import EXPANSIONS, QRELS, QUERIES, check
-from components.expansion import expansions
+from sparring.components.config import UserError
+from sparring.components.data.tables import EXPANSIONS, QRELS, QUERIES, check
+from sparring.components.expansion import expansions
 
 
 def test_the_papers_form_of_an_expanded_query() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.data.tables import ANSWERED, EXPANSIONS, QRELS, RANKING
-from components.expansion import expansions
-from components.expansion.query_choice import answer_ranks, as_ranking, choose, mark_relevant
-from components.retrieval.fusion import FusionConfig
+from sparring.components.data.tables import ANSWERED, EXPANSIONS, QRELS, RANKING
+from sparring.components.expansion import expansions
+from sparring.components.expansion.query_choice import answer_ranks, as_ranking, choose, mark_relevant
+from sparring.components.retrieval.fusion import FusionConfig
 
 TABLE = pa.Table.from_pylist(
     expansions.rows("q1", ["a", "b", "b", "c"]) + expansions.rows("q0", ["d", "e"]), schema=EXPANSIONS

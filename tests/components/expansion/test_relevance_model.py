@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.expansion.relevance_model import (
+from sparring.components.expansion.relevance_model import (
     Document,
     Frequencies,
     RelevanceConfig,
@@ -19,7 +19,7 @@ from components.expansion.relevance_model import (
     term_weights,
     title_weights,
 )
-from components.rng import keyed_rng
+from sparring.components.rng import keyed_rng
 
 DOCUMENTS = [
     Document("Oil", "Oil rose. The embargo of October began.", 3.0),

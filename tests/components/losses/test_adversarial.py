@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.losses.adversarial import expected_reward, released
-from components.losses.listwise import cross_entropy
-from components.scores import Scores
+from sparring.components.losses.adversarial import expected_reward, released
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.scores import Scores
 
 
 def rows(*values: list[float]) -> Tensor:

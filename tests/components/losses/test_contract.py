@@ -14,17 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-import components.losses
-from components.functions import FunctionRef, keyword_options
-from components.scores import Block, Scores
+import sparring.components.losses
+from sparring.components.functions import FunctionRef, keyword_options
+from sparring.components.scores import Block, Scores
 
-FOLDER = Path(components.losses.__file__).parent
+FOLDER = Path(sparring.components.losses.__file__).parent
 
 
 def public() -> Iterator[tuple[str, Callable[..., Tensor]]]:
     """Every public function of the folder, but for those that losses are written with."""
     for path in sorted(FOLDER.glob("*.py")):
-        module = importlib.import_module(f"components.losses.{path.stem}")
+        module = importlib.import_module(f"sparring.components.losses.{path.stem}")
         for name, function in vars(module).items():
             mine = inspect.isfunction(function) and function.__module__ == module.__name__
             if mine and not name.startswith("_") and path.stem != "masking":

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.losses.in_batch import both_directions, hardness_weighted
-from components.losses.listwise import cross_entropy
-from components.scores import Scores
+from sparring.components.losses.in_batch import both_directions, hardness_weighted
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.scores import Scores
 from tests.support.vectors import batch, one_row, soft_row, unit
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.losses.adversarial import expected_reward
-from components.losses.irgan import discriminator, generator
-from components.losses.listwise import cross_entropy, distillation
-from components.scores import Scores
+from sparring.components.losses.adversarial import expected_reward
+from sparring.components.losses.irgan import discriminator, generator
+from sparring.components.losses.listwise import cross_entropy, distillation
+from sparring.components.scores import Scores
 
 Loss = Callable[[Scores], Tensor]
 

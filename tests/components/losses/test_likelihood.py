@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from components.losses.likelihood import negative_log_likelihood
-from components.scores import Scores
+from sparring.components.losses.likelihood import negative_log_likelihood
+from sparring.components.scores import Scores
 
 
 def test_a_texts_tokens_by_hand() -> None:

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy, distillation, divergence, kl, listnet, symmetric_kl
-from components.losses.masking import log_softmax, softmax
-from components.scores import Scores
+from sparring.components.losses.listwise import cross_entropy, distillation, divergence, kl, listnet, symmetric_kl
+from sparring.components.losses.masking import log_softmax, softmax
+from sparring.components.scores import Scores
 
 
 def rows(*values: list[float]) -> torch.Tensor:

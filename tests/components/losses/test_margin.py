@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.losses.margin import hinge, mean_squared
-from components.scores import Scores
+from sparring.components.losses.margin import hinge, mean_squared
+from sparring.components.scores import Scores
 
 
 def rows(*values: list[float]) -> torch.Tensor:

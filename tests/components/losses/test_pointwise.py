@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from components.losses.pointwise import binary_cross_entropy
-from components.scores import Scores
+from sparring.components.losses.pointwise import binary_cross_entropy
+from sparring.components.scores import Scores
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from components.losses.query_ranks import ranking
-from components.scores import Scores
+from sparring.components.losses.query_ranks import ranking
+from sparring.components.scores import Scores
 
 
 def some(*, ties: bool = True, queries: int = 4, candidates: int = 7) -> Scores:

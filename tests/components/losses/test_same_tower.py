@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from components.functions import keyword_options
-from components.losses import simlm
-from components.losses.in_batch import both_directions, hardness_weighted
-from components.losses.listwise import cross_entropy, distillation
-from components.losses.same_tower import pair, released_pair, samtone
-from components.scores import Block, Scores
+from sparring.components.functions import keyword_options
+from sparring.components.losses import simlm
+from sparring.components.losses.in_batch import both_directions, hardness_weighted
+from sparring.components.losses.listwise import cross_entropy, distillation
+from sparring.components.losses.same_tower import pair, released_pair, samtone
+from sparring.components.scores import Block, Scores
 from tests.components.losses.test_contract import losses
 from tests.support.vectors import batch, objective_scores, one_row, soft_row, unit
 

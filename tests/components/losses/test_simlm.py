@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy
-from components.losses.same_tower import samtone
-from components.losses.simlm import contrastive, released
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.losses.same_tower import samtone
+from sparring.components.losses.simlm import contrastive, released
 from tests.support.vectors import batch, one_row, unit
 
 NAMES = ("document_query", "query_query", "document_document")

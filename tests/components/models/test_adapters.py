@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.models import adapters, inference
-from components.models.configs import BASE
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
-from components.models.generator import Generator
-from components.models.generator_configs import GeneratorConfig
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.models import adapters, inference
+from sparring.components.models.configs import BASE
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.generator import Generator
+from sparring.components.models.generator_configs import GeneratorConfig
 from tests.support import toy
 from tests.support.processors import NEEDS_BF16
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from components.data.batches import Batch
-from components.models import bert, inference
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
+from sparring.components.data.batches import Batch
+from sparring.components.models import bert, inference
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
 from tests.components.models.test_inference import a_batch
 from tests.support import toy
 from tests.support.processors import NEEDS_BF16

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.models import card
+from sparring.components.models import card
 
 METADATA = "---\nlanguage: en\ndatasets:\n- ms_marco\n- squad\n---\n"
 TABLE = """

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from components.config import UserError
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer, tokenizer_digest
-from components.data.tokens import Tokens
-from components.files import write_json
-from components.models import inference, pretrained, special_tokens
-from components.models.configs import CrossEncoderConfig
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder, pool
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer, tokenizer_digest
+from sparring.components.data.tokens import Tokens
+from sparring.components.files import write_json
+from sparring.components.models import inference, pretrained, special_tokens
+from sparring.components.models.configs import CrossEncoderConfig
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder, pool
 from tests.support import toy
 
 DRAW = np.random.default_rng(0)

@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from components.config import UserError
-from components.data.batches import Batch
-from components.models import checkpoints
-from components.models.configs import DualEncoderConfig
-from components.models.dual_encoder import DualEncoder
-from components.models.reader import Reader
-from components.models.reader_configs import ReaderConfig
+from sparring.components.config import UserError
+from sparring.components.data.batches import Batch
+from sparring.components.models import checkpoints
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.reader import Reader
+from sparring.components.models.reader_configs import ReaderConfig
+from sparring.workflows.command_line import main
 from tests.support import tiny, toy
 from tests.support.tiny import ROOT
-from workflows.__main__ import main
 
 TEXTS = ["bara comi", "dutol feven gira", "lomi"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer
-from components.data.tokens import Tokens
-from components.models.cross_encoder import CrossEncoder
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.cross_encoder import CrossEncoder
 from tests.support import toy
 
 DRAW = np.random.default_rng(1)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer
-from components.data.tokens import Tokens
-from components.models.dual_encoder import DualEncoder, pool
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.dual_encoder import DualEncoder, pool
 from tests.support import toy
 
 DRAW = np.random.default_rng(0)

@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
-from components.config import UserError
-from components.models.generator import Generator, _Sampler, filter_logits
-from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.components.config import UserError
+from sparring.components.models.generator import Generator, _Sampler, filter_logits
+from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
 from tests.support.writers import KINDS, architecture, write_generator
 
 QUERIES = ["ba co", "who won the long race of 1974?", "x", "du fe gi"]

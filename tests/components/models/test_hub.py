@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from components.models import hub
+from sparring.components.models import hub
 from tests.support.hub import put_in_cache
 
 ROOT = Path(__file__).parents[3]
@@ -22,9 +22,9 @@ def refuse(*words, **options):
     raise socket.gaierror(-2, "Name or service not known")
 
 socket.getaddrinfo = refuse
-from components.config import UserError
-from components.models.capabilities import token_counter
-from components.models.dual_encoder import DualEncoder, DualEncoderConfig
+from sparring.components.config import UserError
+from sparring.components.models.capabilities import token_counter
+from sparring.components.models.dual_encoder import DualEncoder, DualEncoderConfig
 
 def config(name):
     return DualEncoderConfig(model=name, query_tokens=8, document_tokens=16)

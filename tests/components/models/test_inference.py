@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from transformers import AutoModel, BertConfig, ConvBertConfig, RemBertConfig, RoFormerConfig
 
-from components.compute.precision import computed, has_int8
-from components.data.batches import Batch
-from components.models import inference
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
+from sparring.components.compute.precision import computed, has_int8
+from sparring.components.data.batches import Batch
+from sparring.components.models import inference
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
 from tests.support import toy
 from tests.support.processors import NEEDS_BF16, NEEDS_VNNI
 

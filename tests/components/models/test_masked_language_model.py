@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
-from components.config import UserError
-from components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
-from components.models.saved import load_encoder
+from sparring.components.config import UserError
+from sparring.components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
+from sparring.components.models.saved import load_encoder
 from tests.support import toy
 
 ARCHITECTURES = pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
@@ -84,7 +84,7 @@ def test_longer_texts_than_it_reads_are_refused(encoder: Path) -> None:
 
 def test_scores_in_slices_are_those_at_once(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their gradient, which is computed anew."""
-    from components.models import masked_language_model
+    from sparring.components.models import masked_language_model
 
     head = LanguageModelHead.new(load_encoder(encoder)).eval()
     states = torch.randn(7, 32, generator=torch.Generator().manual_seed(0), requires_grad=True)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from components.models import card, model_card
-from components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
-from components.models.model_card import Measures, Origin, Row, StartModel
+from sparring.components.models import card, model_card
+from sparring.components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
+from sparring.components.models.model_card import Measures, Origin, Row, StartModel
 
 ROWS = [Row("retriever 1", "RR@10", 0.61234, 0.58, 0.64, 300), Row("retriever 1", "R@100", 0.9, None, None, 300),
         Row("BM25", "RR@10", 0.5, 0.45, 0.55, 300)]  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.config import UserError
-from components.models import onnx_export
+from sparring.components.config import UserError
+from sparring.components.models import onnx_export
 from tests.support import toy
 
 here = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def test_a_retrievers_vectors(encoder: Path, tmp_path: Path, keys: dict[str, Any
     import onnxruntime
     import torch
 
-    from components.models.dual_encoder import DualEncoder
+    from sparring.components.models.dual_encoder import DualEncoder
 
     folder = toy.started(tmp_path / "retriever", toy.retriever_config(encoder, **keys)) / "model"
     assert onnx_export.export_retriever(folder) < 1e-5

@@ -26,15 +26,15 @@ from transformers import (
     T5EncoderModel,
 )
 
-from components.config import Damaged, UserError
-from components.data.tokenizers import load_tokenizer
-from components.models import configs, pretrained, saved, seeding
-from components.models.bottleneck import Decoder
-from components.models.capabilities import lacks_dropout
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
-from components.models.layers import check_length, check_padding, keep_layers
-from components.models.shape import dimensions_of
+from sparring.components.config import Damaged, UserError
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.models import configs, pretrained, saved, seeding
+from sparring.components.models.bottleneck import Decoder
+from sparring.components.models.capabilities import lacks_dropout
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.layers import check_length, check_padding, keep_layers
+from sparring.components.models.shape import dimensions_of
 from tests.support import toy
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from components.data.batches import Batch
-from components.data.token_store import TokenStore
-from components.models.reader import Reader, ReaderInputs, answer_questions
-from components.models.reader_configs import ReaderConfig
+from sparring.components.data.batches import Batch
+from sparring.components.data.token_store import TokenStore
+from sparring.components.models.reader import Reader, ReaderInputs, answer_questions
+from sparring.components.models.reader_configs import ReaderConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.writers import write_generator
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 QUESTIONS = [np.array([[0, 3], [0, 9], [0, 4]]), np.array([[5, 2]]), np.empty((0, 2), int), np.array([[7, 1], [7, 8]])]
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig, ResolvedDualEncoderConfig
-from components.models.cross_encoder import CrossEncoder
-from components.models.dual_encoder import DualEncoder
+from sparring.components.config import UserError
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, ResolvedDualEncoderConfig
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.models.dual_encoder import DualEncoder
 from tests.components.models.test_dual_encoder import FIGURE_2, TEXTS, move_apart, ours
 from tests.support import toy
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
-from components.data.template import Template
-from components.data.tokenizers import load_tokenizer
-from components.data.tokens import Tokens
-from components.models.configs import DualEncoderConfig
-from components.models.dual_encoder import DualEncoder, Side
+from sparring.components.config import UserError
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.dual_encoder import DualEncoder, Side
+from sparring.workflows.commands.export import TEXTS, _compare
 from tests.support import toy
-from workflows.commands.export import TEXTS, _compare
 
 SIDES: tuple[Side, Side] = ("query", "document")
 

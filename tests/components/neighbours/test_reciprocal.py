@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from components.neighbours.reciprocal import (
+from sparring.components.neighbours.reciprocal import (
     NeighboursConfig,
     connections,
     contexts_per_batch,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from components.losses.listwise import cross_entropy
-from components.neighbours.reciprocal import NeighboursConfig, inner_products, scores
-from components.neighbours.smoothing import SmoothingConfig, distribution, evidence, targets, uniform
-from components.scores import Scores
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.neighbours.reciprocal import NeighboursConfig, inner_products, scores
+from sparring.components.neighbours.smoothing import SmoothingConfig, distribution, evidence, targets, uniform
+from sparring.components.scores import Scores
 from tests.support import plain_neighbours as plain
 
 OPTIONS: list[dict[str, Any]] = [

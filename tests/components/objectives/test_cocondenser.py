@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from components.losses.listwise import cross_entropy
-from components.objectives.cocondenser import span_scores, two_spans
-from components.training.pretraining import SpanConfig
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.objectives.cocondenser import span_scores, two_spans
+from sparring.components.training.pretraining import SpanConfig
 from tests.support.pretrainings import VARIANTS, Artifacts
 from tests.support.trainings import visits
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
-from components.models.dual_encoder import DualEncoder
-from components.objectives.coder import Coder
-from components.training.config import TemperatureConfig
-from components.training.objective import ObjectiveInputs
+from sparring.components.config import UserError
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives.coder import Coder
+from sparring.components.training.config import TemperatureConfig
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import visits
 
@@ -175,7 +175,7 @@ def test_of_a_retriever_that_is_cut_queries_are_as_short_as_documents(
 )
 def test_what_towers_share_comes_apart(encoder: Path, tmp_path: Path, tokens: Path, config: dict[str, Any]) -> None:
     """The same vectors at first; then what is done to the queries' side does nothing to the documents'."""
-    from components.data.token_store import TokenStore
+    from sparring.components.data.token_store import TokenStore
 
     begun = toy.started(tmp_path / "begun", toy.retriever_config(encoder, pooling="mean", **config)) / "model"
     one, two = DualEncoder.load(begun).eval(), DualEncoder.load(begun).with_separate_towers().eval()

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from components.config import UserError
-from components.training.pretraining import DifferenceConfig
+from sparring.components.config import UserError
+from sparring.components.training.pretraining import DifferenceConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, LIKELIHOOD, Artifacts, Variant, edited, run
 from tests.support.trainings import Interrupted, assert_same, checked, groups, lines, visits

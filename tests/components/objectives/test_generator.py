@@ -9,18 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.expansion.targets import TargetConfig
-from components.models.generator import Generator
-from components.models.generator_configs import GenerateConfig, GeneratorConfig
-from components.objectives.generator import GeneratorObjective
-from components.training.objective import ObjectiveInputs
-from components.training.self_check import SelfCheckError
+from sparring.components.expansion.targets import TargetConfig
+from sparring.components.models.generator import Generator
+from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.components.objectives.generator import GeneratorObjective
+from sparring.components.training.objective import ObjectiveInputs
+from sparring.components.training.self_check import SelfCheckError
+from sparring.workflows.steps.targets import targets
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.trainings import assert_same, break_gradients, checked, lines, updates_of_two_runs, visits
 from tests.support.writers import KINDS, architecture, write_generator
-from workflows.steps.targets import targets
-from workflows.steps.tokenize import TokenizeConfig, tokenize
-from workflows.steps.train import train
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 

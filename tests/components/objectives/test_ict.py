@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.data.tables import DOCUMENTS, QRELS, QUERIES
-from components.data.tokenizers import load_tokenizer
-from components.objectives.ict import ENDS, clozed, cropped
-from components.training.pretraining import ClozeConfig
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.objectives.ict import ENDS, clozed, cropped
+from sparring.components.training.pretraining import ClozeConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
 from tests.support.trainings import visits
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 END = np.asarray([9, 99])
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from components.config import UserError
-from components.losses.listwise import cross_entropy
-from components.objectives.ranker import Ranker
-from components.objectives.retriever import Retriever
-from components.training.config import TrainConfig, check_training
-from components.training.objective import ObjectiveInputs
+from sparring.components.config import UserError
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.objectives.ranker import Ranker
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.training.config import TrainConfig, check_training
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import visits
 

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from components.config import UserError
-from components.models.dual_encoder import DualEncoder
-from components.models.masked_language_model import MaskedLanguageModel
-from components.training.gradients import add_gradients
-from components.training.pretraining import MaskedLanguageModelingConfig
+from sparring.components.config import UserError
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.masked_language_model import MaskedLanguageModel
+from sparring.components.training.gradients import add_gradients
+from sparring.components.training.pretraining import MaskedLanguageModelingConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts
 from tests.support.trainings import visits
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
 def test_the_loss_is_hugging_faces(pretraining: Artifacts) -> None:

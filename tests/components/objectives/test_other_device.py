@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from components.compute.gather import workers
-from components.training.config import HardestConfig, TemperatureConfig
-from components.training.loop import train
-from components.training.objective import ObjectiveInputs, make_objective
-from components.training.pretraining import DifferenceConfig
+from sparring.components.compute.gather import workers
+from sparring.components.training.config import HardestConfig, TemperatureConfig
+from sparring.components.training.loop import train
+from sparring.components.training.objective import ObjectiveInputs, make_objective
+from sparring.components.training.pretraining import DifferenceConfig
 from tests.components.losses.test_contract import ALL, some_scores
 from tests.components.objectives.test_generator import learning as writers  # noqa: F401 (a fixture)
 from tests.components.objectives.test_generator import objective as generator

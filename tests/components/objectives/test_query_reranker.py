@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from components.data.batches import Batch
-from components.objectives.query_reranker import QueryReranker
-from components.objectives.ranker import RankerBatch
-from components.training.validation import better
+from sparring.components.data.batches import Batch
+from sparring.components.objectives.query_reranker import QueryReranker
+from sparring.components.objectives.ranker import RankerBatch
+from sparring.components.training.validation import better
 
 RANKS = [[1.0, 2.0, 101.0], [1.0, 2.0, 101.0], [1.0, 2.0, 101.0]]
 BOLD = [[0.1, 0.5, 0.9], [0.1, 0.5, 0.9], [0.8, 0.5, 0.2]]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from components.config import UserError
-from components.objectives.ranker import Ranker
-from components.training.config import HardestConfig
-from components.training.gradients import add_gradients
-from components.training.objective import ObjectiveInputs
+from sparring.components.config import UserError
+from sparring.components.objectives.ranker import Ranker
+from sparring.components.training.config import HardestConfig
+from sparring.components.training.gradients import add_gradients
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import checked, visits
 

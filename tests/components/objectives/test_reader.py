@@ -9,19 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.config import UserError
-from components.models.reader import Reader
-from components.models.reader_configs import ReaderConfig
-from components.objectives.reader import ReaderObjective
-from components.training.objective import ObjectiveInputs
-from components.training.self_check import SelfCheckError
+from sparring.components.config import UserError
+from sparring.components.models.reader import Reader
+from sparring.components.models.reader_configs import ReaderConfig
+from sparring.components.objectives.reader import ReaderObjective
+from sparring.components.training.objective import ObjectiveInputs
+from sparring.components.training.self_check import SelfCheckError
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.read import reading_groups
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.trainings import assert_close, break_gradients, checked, lines, visits
 from tests.support.writers import write_generator
-from workflows.distributed.cluster import Cluster
-from workflows.steps.read import reading_groups
-from workflows.steps.tokenize import TokenizeConfig, tokenize
-from workflows.steps.train import train
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 

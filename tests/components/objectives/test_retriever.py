@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.data.tables import document_text
-from components.objectives.parts import scoring
-from components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
-from components.objectives.retriever import Retriever
-from components.scores import Scores
-from components.training.objective import ObjectiveInputs
+from sparring.components.data.tables import document_text
+from sparring.components.objectives.parts import scoring
+from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.scores import Scores
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import visits
 
@@ -162,7 +162,7 @@ def test_losses_over_the_group_and_the_batch_add_up_with_their_weights(objective
     representations = retriever.encode(batch)
     terms = retriever.terms(representations, batch)
     assert list(terms) == ["cross_entropy (batch)", "cross_entropy (group)"]
-    from components.losses.listwise import cross_entropy
+    from sparring.components.losses.listwise import cross_entropy
 
     wide = cross_entropy(batch_scores(*representations, batch)).sum()
     narrow = cross_entropy(group_scores(*representations, batch), temperature=0.5).sum()

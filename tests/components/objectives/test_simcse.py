@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from components.config import UserError
-from components.losses.listwise import cross_entropy
-from components.models.bottleneck import Projector
-from components.objectives.simcse import view_scores
-from components.training.pretraining import AugmentationConfig, ProjectorConfig
+from sparring.components.config import UserError
+from sparring.components.losses.listwise import cross_entropy
+from sparring.components.models.bottleneck import Projector
+from sparring.components.objectives.simcse import view_scores
+from sparring.components.training.pretraining import AugmentationConfig, ProjectorConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant
 from tests.support.trainings import checked, visits

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForMaskedLM
 
-from components.config import UserError
-from components.data.batches import to_device
-from components.models import masked_language_model
-from components.models.dual_encoder import DualEncoder
-from components.objectives import simlm
-from components.training.pretraining import BottleneckConfig
+from sparring.components.config import UserError
+from sparring.components.data.batches import to_device
+from sparring.components.models import masked_language_model
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives import simlm
+from sparring.components.training.pretraining import BottleneckConfig
 from tests.support import toy
 from tests.support.pretrainings import BOTH, CONDENSER, VARIANTS, Artifacts, Variant
 from tests.support.trainings import visits

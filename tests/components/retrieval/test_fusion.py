@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.data.tables import RANKING
-from components.retrieval.fusion import FusionConfig, fuse, fuse_lists
+from sparring.components.data.tables import RANKING
+from sparring.components.retrieval.fusion import FusionConfig, fuse, fuse_lists
 
 
 def ranking(**found: str) -> pa.Table:

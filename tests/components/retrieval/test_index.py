@@ -4,8 +4,8 @@ import faiss
 import numpy as np
 import pytest
 
-from components.config import UserError
-from components.retrieval import index, topk
+from sparring.components.config import UserError
+from sparring.components.retrieval import index, topk
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.data.tables import RANKING, check
-from components.retrieval.fusion import FusionConfig, fuse
-from components.retrieval.interpolation import interpolated
+from sparring.components.data.tables import RANKING, check
+from sparring.components.retrieval.fusion import FusionConfig, fuse
+from sparring.components.retrieval.interpolation import interpolated
 
 Found = dict[str, dict[str, float]]
 

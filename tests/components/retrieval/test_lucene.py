@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from components.config import Damaged, UserError
-from components.retrieval import lucene, lucene_ids
-from components.retrieval.lucene_search import NO_NAMES, Searcher, apart
-from workflows import ROOT
+from sparring.components.config import Damaged, UserError
+from sparring.components.retrieval import lucene, lucene_ids
+from sparring.components.retrieval.lucene_search import NO_NAMES, Searcher, apart
+from sparring.workflows import ROOT
 
 
 def in_child(script: str, *arguments: str) -> str:
@@ -26,8 +26,8 @@ def in_child(script: str, *arguments: str) -> str:
 SEARCH = """
 import json, sys
 from pathlib import Path
-from components.retrieval import lucene
-from components.retrieval.lucene_search import Searcher
+from sparring.components.retrieval import lucene
+from sparring.components.retrieval.lucene_search import Searcher
 
 def found(name, analysis, queries, k=10):
     path = Path(sys.argv[1]) / name
@@ -96,8 +96,8 @@ import json, random, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numpy as np
-from components.retrieval import lucene, lucene_ids
-from components.retrieval.lucene_search import Searcher
+from sparring.components.retrieval import lucene, lucene_ids
+from sparring.components.retrieval.lucene_search import Searcher
 
 path, analysis, draw = Path(sys.argv[1]), lucene.AnalyzerConfig(), random.Random(1)
 words = [f"w{number}" for number in range(60)]
@@ -186,7 +186,7 @@ def test_a_score_that_is_no_number_is_of_a_damaged_index(tmp_path):
 
 
 def test_the_runtime_is_found_without_importing_pyserini_or_starting_java():
-    script = "import sys; from components.retrieval import lucene; lucene.check_java(); "
+    script = "import sys; from sparring.components.retrieval import lucene; lucene.check_java(); "
     script += "print([m for m in ('pyserini', 'jnius', 'jnius_config') if m in sys.modules])"
     assert in_child(script).strip() == "[]"
 

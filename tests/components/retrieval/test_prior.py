@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from scipy.special import logsumexp
 
-from components.data.tables import RANKING
-from components.retrieval.prior import fit, scores_in
+from sparring.components.data.tables import RANKING
+from sparring.components.retrieval.prior import fit, scores_in
 
 
 def some(seed: int, *, queries: int = 400, weights: tuple[float, ...] = (1.5, 0.7, 0.0)) -> tuple[np.ndarray, ...]:

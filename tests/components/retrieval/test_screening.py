@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from components.retrieval import screening
-from components.retrieval.screening import REASONS, RankingRows, ScreenConfig
+from sparring.components.retrieval import screening
+from sparring.components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 
 # Query 0 finds documents 5 1 2 7, query 3 finds 1 4; document 7 says what 2 says, document 6 what 5 says.
 FOUND = RankingRows(

@@ -6,10 +6,10 @@ import faiss
 import numpy as np
 import pytest
 
-from components.config import UserError
-from components.data.vectors import DocumentVectors, Shards, document_shards
-from components.retrieval import hamming, index, smaller, topk
-from components.retrieval.smaller import Smaller
+from sparring.components.config import UserError
+from sparring.components.data.vectors import DocumentVectors, Shards, document_shards
+from sparring.components.retrieval import hamming, index, smaller, topk
+from sparring.components.retrieval.smaller import Smaller
 from tests.support import toy
 
 DOCS, WIDTH, ASKED = 300, 40, 17

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from components.retrieval import blocks, topk
+from sparring.components.retrieval import blocks, topk
 
 
 def sorted_whole(queries, documents, order, k):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.config import Config, UserError, parse
-from components.sources.base import AnySource, formats, locate
+from sparring.components.config import Config, UserError, parse
+from sparring.components.sources.base import AnySource, formats, locate
 from tests.support.sources import beir, source
 
 
@@ -96,7 +96,7 @@ def test_declaring_imports_nothing_heavy() -> None:
     ]
     code = f"""if True:
         import sys
-        from components.sources.base import declared
+        from sparring.components.sources.base import declared
         for tree in {trees!r}:
             declared(tree).missing()
         print([name for name in ("torch", "datasets", "ray", "pandas", "ir_datasets") if name in sys.modules])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from components.sources.records import UNJUDGED
+from sparring.components.sources.records import UNJUDGED
 from tests.support.sources import beir, source, without_place
 
 

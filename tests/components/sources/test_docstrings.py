@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
-from components.sources import docstrings
-from components.sources.docstrings import Source, harvest, manifest, split_of, version_of
-from components.sources.near_duplicates import Shingles
-from components.sources.python_files import divide, is_prose, is_query
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.sources import docstrings
+from sparring.components.sources.docstrings import Source, harvest, manifest, split_of, version_of
+from sparring.components.sources.near_duplicates import Shingles
+from sparring.components.sources.python_files import divide, is_prose, is_query
+from sparring.components.sources.records import Bad
 
 BODY = """
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.sources.base import Source
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.sources.base import Source
+from sparring.components.sources.records import Bad
 from tests.support.sources import source, without_place, write
 
 

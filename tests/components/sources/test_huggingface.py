@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.sources.records import UNJUDGED
+from sparring.components.config import UserError
+from sparring.components.sources.records import UNJUDGED
 from tests.support.sources import source, without_place
 
 

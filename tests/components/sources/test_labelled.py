@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from components.config import Config, UserError, parse
-from components.sources.base import AnySource
-from components.sources.labelled import LabelledSource
-from components.sources.records import Bad
-from components.sources.senteval import TASKS
+from sparring.components.config import Config, UserError, parse
+from sparring.components.sources.base import AnySource
+from sparring.components.sources.labelled import LabelledSource
+from sparring.components.sources.records import Bad
+from sparring.components.sources.senteval import TASKS
+from sparring.workflows.steps.ingest import ingest
 from tests.support.sources import source, without_place, write
-from workflows.steps.ingest import ingest
 
 
 class Recipe(Config):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.sources.base import declared
-from components.sources.records import Bad, Document
+from sparring.components.sources.base import declared
+from sparring.components.sources.records import Bad, Document
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
 from tests.support.sources import source, without_place, write
 
 

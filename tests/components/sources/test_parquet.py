@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.sources.records import Bad
 from tests.support.sources import source, without_place, write
 
 DOCUMENTS: dict[str, list[Any]] = {"doc_id": ["a", "b"], "title": ["A", None], "text": ["x", "y"]}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
-from components.sources.reading import Item, fields, read_array, read_csv, read_lines, read_objects
-from components.sources.records import Bad
+from sparring.components.config import UserError
+from sparring.components.sources.reading import Item, fields, read_array, read_csv, read_lines, read_objects
+from sparring.components.sources.records import Bad
 
 
 @pytest.mark.parametrize("chunk_chars", [1, 7, 1000])

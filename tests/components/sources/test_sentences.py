@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import Config, UserError, parse
-from components.data.answers import matcher, normalize
-from components.sources.base import AnySource
-from components.sources.records import Document, Judgement, Query
+from sparring.components.config import Config, UserError, parse
+from sparring.components.data.answers import matcher, normalize
+from sparring.components.sources.base import AnySource
+from sparring.components.sources.records import Document, Judgement, Query
+from sparring.workflows.steps.ingest import ingest
 from tests.support import toy
 from tests.support.sources import source, without_place, write
-from workflows.steps.ingest import ingest
 
 DATA = os.environ.get("SPARRING_TEST_DATA")
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError, parse
-from components.models.capabilities import LIMIT, can_be_read, has_token_types, longest, token_counter
-from components.models.configs import DualEncoderConfig
-from components.models.cross_encoder import CrossEncoder
-from components.sources import beir as beir_format
-from components.sources import survey as surveys
-from components.sources.survey import survey
+from sparring.components.config import UserError, parse
+from sparring.components.models.capabilities import LIMIT, can_be_read, has_token_types, longest, token_counter
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.components.sources import beir as beir_format
+from sparring.components.sources import survey as surveys
+from sparring.components.sources.survey import survey
 from tests.support import hub, toy
 
 

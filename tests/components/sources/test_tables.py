@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from components.config import UserError
-from components.sources.reading import read_csv
-from components.sources.records import Bad, Judgement
+from sparring.components.config import UserError
+from sparring.components.sources.reading import read_csv
+from sparring.components.sources.records import Bad, Judgement
 from tests.support.sources import source, without_place, write
 
 NAMED: dict[str, Any] = {"documents": {"text": "answer"}, "queries": {"text": "question"}}

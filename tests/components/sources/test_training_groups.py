@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.sources import flagembedding, sentence_transformers, tevatron
-from components.sources.records import Bad, Document
-from components.sources.training_groups import Given, GroupSource, text_id
+from sparring.components.config import UserError
+from sparring.components.sources import flagembedding, sentence_transformers, tevatron
+from sparring.components.sources.records import Bad, Document
+from sparring.components.sources.training_groups import Given, GroupSource, text_id
 from tests.support.sources import source, without_place
 
 PARIS, ROME, BERLIN = "Paris is in France.", "Rome has seven hills.", "Berlin is on the Spree."

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.config import UserError
-from components.data.tables import QRELS, RANKING
-from components.sources import trec
-from components.sources.trec import read_qrels, read_ranking, write_qrels, write_ranking
+from sparring.components.config import UserError
+from sparring.components.data.tables import QRELS, RANKING
+from sparring.components.sources import trec
+from sparring.components.sources.trec import read_qrels, read_ranking, write_qrels, write_ranking
 
 
 def ranking(found: dict[str, list[tuple[str, float]]]) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from components.sources.records import Bad
+from sparring.components.sources.records import Bad
 from tests.support.sources import source, without_place, write
 
 

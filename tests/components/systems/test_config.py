@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError, parse
-from components.systems import config
-from components.systems.config import SystemConfig
+from sparring.components.config import UserError, parse
+from sparring.components.systems import config
+from sparring.components.systems.config import SystemConfig
 
 LEXICAL = {"analysis": {}, "k": 10}
 DENSE = {"k": 20, "query_tokens": 8}

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS
-from components.systems import documents
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS
+from sparring.components.systems import documents
 
 ROWS = {
     "doc_id": ["b", "\U0001f98a", "a", 'quote"', "é", "\ufffd"],

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from components.config import UserError
-from components.systems.config import SystemConfig
-from components.systems.documents import Documents
-from components.systems.system import System
+from sparring.components.config import UserError
+from sparring.components.systems.config import SystemConfig
+from sparring.components.systems.documents import Documents
+from sparring.components.systems.system import System
 
 COUNT = 30
 

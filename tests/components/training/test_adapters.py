@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components.compute import chunking
-from components.models.dual_encoder import DualEncoder
-from components.objectives.retriever import Objective
-from components.training.objective import ObjectiveInputs
+from sparring.components.compute import chunking
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives.retriever import Objective
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_close, assert_same, checked, groups, weights
 
@@ -72,7 +72,7 @@ def test_pieces_that_are_run_again_give_the_gradient_of_one_pass(
 def test_the_check_before_the_first_update_sees_adapters(
     tmp_path: Path, data: Path, tokens: Path, adapted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from components.training.self_check import SelfCheckError
+    from sparring.components.training.self_check import SelfCheckError
     from tests.support.trainings import break_gradients
 
     rows = toy.write_groups(tmp_path / "rows", groups(8))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.training import self_check
+from sparring.components.training import self_check
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_close, assert_same
 

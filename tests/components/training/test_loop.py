@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 from transformers.models.bert.modeling_bert import BertIntermediate
 
-from components.config import UserError
-from components.objectives.ranker import Ranker
-from components.objectives.retriever import Retriever
-from components.training.loop import Execution
-from components.training.objective import objective_named
-from components.training.terms import TermSum
+from sparring.components.config import UserError
+from sparring.components.objectives.ranker import Ranker
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.training.loop import Execution
+from sparring.components.training.objective import objective_named
+from sparring.components.training.terms import TermSum
 from tests.support import toy
 from tests.support.trainings import assert_close, assert_same, lines, weights
 

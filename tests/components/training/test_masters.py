@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from components.config import UserError
-from components.training import loop, masters
+from sparring.components.config import UserError
+from sparring.components.training import loop, masters
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_same, lines, weights
 

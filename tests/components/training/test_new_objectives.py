@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from components.models.dual_encoder import DualEncoder
-from components.training.config import TrainConfig
-from components.training.loop import train
-from components.training.objective import ObjectiveInputs, make_objective
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.loop import train
+from sparring.components.training.objective import ObjectiveInputs, make_objective
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_same, checked, lines, visits
 
@@ -117,7 +117,7 @@ def test_validation_measures_the_held_out_loss(build: Any, data: Path, tmp_path:
 
 
 def test_a_view_that_an_objective_does_not_have_is_refused(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.config import UserError
+    from sparring.components.config import UserError
 
     name = "tests.support.masked_lm"
     monkeypatch.setitem(LOSSES, name, {**LOSSES[name], "over": "group"})

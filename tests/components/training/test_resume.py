@@ -15,11 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components import files
-from components.config import UserError
-from components.training import checkpoints, loop
-from components.training.schedule import learning_rate
-from components.training.state import Best, TrainingState
+from sparring.components import files
+from sparring.components.config import UserError
+from sparring.components.training import checkpoints, loop
+from sparring.components.training.schedule import learning_rate
+from sparring.components.training.state import Best, TrainingState
 from tests.support import toy
 from tests.support.tiny import ROOT
 from tests.support.trainings import Interrupted, assert_same, lines, weights
@@ -253,8 +253,8 @@ def test_killed_outright_it_ends_as_if_never_killed(
             import os, signal, sys
             from pathlib import Path
             import torch
-            from components.training.loop import train
-            from components.training.objective import ObjectiveInputs, objective_named
+            from sparring.components.training.loop import train
+            from sparring.components.training.objective import ObjectiveInputs, objective_named
             from tests.support import toy
             config = toy.train_config(updates=8, log_every=1)
             def build():

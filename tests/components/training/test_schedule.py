@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from components.training.config import TrainConfig
-from components.training.gradients import share
-from components.training.schedule import learning_rate, visits_of_update
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.gradients import share
+from sparring.components.training.schedule import learning_rate, visits_of_update
 from tests.support import toy
 
 

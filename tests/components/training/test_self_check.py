@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.compute import chunking, fast_cpu
-from components.objectives.parts import scoring
-from components.objectives.retriever import Retriever
-from components.training import gradients, self_check
-from components.training.objective import Objective
-from components.training.self_check import SelfCheckError
+from sparring.components.compute import chunking, fast_cpu
+from sparring.components.objectives.parts import scoring
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.training import gradients, self_check
+from sparring.components.training.objective import Objective
+from sparring.components.training.self_check import SelfCheckError
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_same, break_gradients, break_pieces
 
@@ -68,7 +68,7 @@ def detached(forward: Callable[..., Tensor], batch: Any, *, tokens: int, recompu
 
 def test_pieces_that_are_misplaced_or_lose_their_gradient_stop_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for broken, says in ((misplaced, r"cross_entropy \(batch\) is .* and should be"), (detached, "the gradient is")):
-        monkeypatch.setattr("components.training.objective.in_chunks", broken)
+        monkeypatch.setattr("sparring.components.training.objective.in_chunks", broken)
         with pytest.raises(SelfCheckError, match=f"the check before the first update failed: .*{says}"):
             run("a", losses=[BATCH])
 
@@ -120,7 +120,7 @@ def test_an_objective_may_say_that_it_draws_numbers_of_its_own(run: Any, monkeyp
     def noisy(queries: Tensor, documents: Tensor, batch: Any) -> Any:
         return real(queries + 0.5 * torch.randn_like(queries), documents, batch)
 
-    monkeypatch.setattr("components.objectives.retriever.group_scores", noisy)
+    monkeypatch.setattr("sparring.components.objectives.retriever.group_scores", noisy)
     with pytest.raises(SelfCheckError):
         run("a")
     monkeypatch.setattr(Retriever, "self_check", False)

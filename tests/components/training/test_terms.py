@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.config import UserError, parse
-from components.scores import Scores
-from components.training.terms import LossTerm, declared, evaluate
+from sparring.components.config import UserError, parse
+from sparring.components.scores import Scores
+from sparring.components.training.terms import LossTerm, declared, evaluate
 
 LOSSES = """
 def mean(scores):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components.objectives.coder import _divergence
-from components.training import loop
-from components.training.objective import best_rank
+from sparring.components.objectives.coder import _divergence
+from sparring.components.training import loop
+from sparring.components.training.objective import best_rank
 from tests.support.trainings import lines, weights
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from components.evaluation.measures import within
+from sparring.components.evaluation.measures import within
 from tests.support.tiny import ROOT, Place
 
 

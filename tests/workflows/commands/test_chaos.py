@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.chaos import victims
+from sparring.workflows.chaos.killer import Broken, Kill, Killer, Run
+from sparring.workflows.command_line import main
+from sparring.workflows.commands.chaos import table
 from tests.support import tiny
 from tests.support.tiny import Said
-from workflows.__main__ import main
-from workflows.chaos import victims
-from workflows.chaos.killer import Broken, Kill, Killer, Run
-from workflows.commands.chaos import table
 
 
 def slow_run(store: Path, status: int) -> None:
@@ -124,7 +124,9 @@ def test_nothing_is_lost(profile: dict[str, object], kills: int, tmp_path: Path,
 @pytest.mark.kill
 @pytest.mark.timeout(1800)
 def test_what_is_wrong_is_named_and_kept(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.commands.chaos.first_difference", lambda store, other: "train-1/model: differs")
+    monkeypatch.setattr(
+        "sparring.workflows.commands.chaos.first_difference", lambda store, other: "train-1/model: differs"
+    )
     cluster = tiny.write(tmp_path / "cluster.yaml", tiny.INLINE)
     with pytest.raises(SystemExit, match="1"):
         main(["--store", str(tmp_path / "store"), "chaos", "--kills", "1", "--cluster", str(cluster)])

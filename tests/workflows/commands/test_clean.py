@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.workflows.report.run_folder import at_work
+from sparring.workflows.stages import experiments, systems
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import Place, Said
-from workflows.report.run_folder import at_work
-from workflows.stages import experiments, systems
-from workflows.store.planner import pending
-from workflows.store.store import Store
 
 
 def test_clean_frees_what_no_one_needs_and_nothing_comes_back(

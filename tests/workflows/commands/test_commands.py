@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+from sparring.workflows.command_line import main
+from sparring.workflows.distributed import leftovers
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import ROOT, Place, Said
-from workflows.__main__ import main
-from workflows.distributed import leftovers
 
 # plan
 
@@ -224,7 +224,7 @@ def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said:
 def test_a_failure_is_status_1_and_one_line(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workflows.steps import tokenize
+    from sparring.workflows.steps import tokenize
 
     def broken(*_: Any) -> None:
         raise RuntimeError("first line\nthe disk is on fire")
@@ -298,7 +298,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
     monkeypatch.setattr("psutil.process_iter", lambda _: iter([]))
-    monkeypatch.setattr("workflows.distributed.session.CURRENT", tmp_path / "none")
+    monkeypatch.setattr("sparring.workflows.distributed.session.CURRENT", tmp_path / "none")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
     assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
@@ -318,8 +318,8 @@ def test_a_head_that_is_gone_is_told_at_once(
         taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
         (tmp_path / "current").write_text(gone)
-        monkeypatch.setattr("workflows.distributed.session.CURRENT", tmp_path / "current")
-        monkeypatch.setattr("workflows.distributed.session.psutil.process_iter", lambda attributes: iter(()))
+        monkeypatch.setattr("sparring.workflows.distributed.session.CURRENT", tmp_path / "current")
+        monkeypatch.setattr("sparring.workflows.distributed.session.psutil.process_iter", lambda attributes: iter(()))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         address = "auto" if left else gone
         place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)
@@ -341,13 +341,15 @@ def test_doctor_says_what_is_there_and_what_is_missing(
         ["ok", f"{name}:"] for name in ("python", "java", "ray", "torch", "faiss", "memory", "disk")
     ]
     assert lines[-1].endswith(f"GiB free at {played.store}")
-    monkeypatch.setattr("workflows.commands.doctor.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
+    monkeypatch.setattr(
+        "sparring.workflows.commands.doctor.shutil.disk_usage", lambda place: SimpleNamespace(free=2**30)
+    )
     assert played("doctor") == 2
     out, err = said()
     assert f"  MISSING disk: 1.0 GiB free at {played.store}; move it: `sparring --store FOLDER COMMAND`" in out
     assert err == "error: something is missing; the lines above say what to do\n"
     memory = SimpleNamespace(available=2**30, free=2**33)  # what the kernel gives back counts
-    monkeypatch.setattr("workflows.commands.doctor.psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("sparring.workflows.commands.doctor.psutil.virtual_memory", lambda: memory)
     assert played("doctor") == 2
     assert "  MISSING memory: 1.0 GiB free; 2 are needed: close something" in said()[0]
 
@@ -356,7 +358,7 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
     tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So do the other commands, where it is a file."""
-    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    monkeypatch.setattr("sparring.workflows.commands.doctor.CHECKS", {})
     file = tiny.write(tmp_path / "file", {})
     assert main(["--store", str(file), "doctor"]) == 2
     assert said()[0] == f"  MISSING disk: {file} is a file; move it: `sparring --store FOLDER COMMAND`\n"
@@ -367,7 +369,7 @@ def test_doctor_finds_a_store_that_cannot_be_written_to(
     def read_only(**_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("components.files.tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("sparring.components.files.tempfile.TemporaryFile", read_only)
     assert main(["--store", str(tmp_path / "store"), "doctor"]) == 2
     assert f"{tmp_path} cannot be written to (Read-only file system); move it: " in said()[0]
 
@@ -376,19 +378,21 @@ def test_doctor_asks_for_the_bucket_of_a_store(tmp_path: Path, said: Said, monke
     def no_bucket(*_: Any, Bucket: str) -> None:
         raise FileNotFoundError(Bucket)
 
-    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    monkeypatch.setattr("sparring.workflows.commands.doctor.CHECKS", {})
     monkeypatch.setenv("SPARRING_CACHE", str(tmp_path))
-    monkeypatch.setattr("workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=no_bucket))
+    monkeypatch.setattr("sparring.workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=no_bucket))
     assert main(["--store", "s3://nowhere/x", "doctor"]) == 2
     assert "  MISSING store: --store s3://nowhere/x: there is no bucket nowhere\n" in said()[0]
-    monkeypatch.setattr("workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=lambda *_, Bucket: None))
+    monkeypatch.setattr(
+        "sparring.workflows.store.s3.file_system", lambda: SimpleNamespace(call_s3=lambda *_, Bucket: None)
+    )
     assert main(["--store", "s3://bucket/x", "doctor"]) == 0
     assert "  ok   store: s3://bucket/x answers\n" in said()[0]
 
 
 def test_doctor_names_what_a_killed_run_has_left(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what a living driver has started."""
-    monkeypatch.setattr("workflows.commands.doctor.CHECKS", {})
+    monkeypatch.setattr("sparring.workflows.commands.doctor.CHECKS", {})
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     sleep = [sys.executable, "-c", "input()"]
@@ -422,7 +426,7 @@ def test_only_what_runs_steps_says_that_they_are_kept(
     def interrupted(arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"workflows.commands.{command}.call", interrupted)
+    monkeypatch.setattr(f"sparring.workflows.commands.{command}.call", interrupted)
     assert main([command, "configs/demo.yaml"]) == 130
     kept = " Finished steps are kept. Repeat the command to resume." if command == "run" else ""
     assert said()[1] == f"\nInterrupted.{kept}\n"

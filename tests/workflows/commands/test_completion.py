@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.command_line import COMMANDS, main
+from sparring.workflows.commands.completion import SHELLS
 from tests.support.tiny import Said
-from workflows.__main__ import COMMANDS, main
-from workflows.commands.completion import SHELLS
 
 ASK = """
 compopt() { :; }  # which works only while a key is pressed

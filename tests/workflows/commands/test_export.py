@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.config import UserError
-from components.evaluation.measures import within
+from sparring.components.config import UserError
+from sparring.components.evaluation.measures import within
+from sparring.workflows.commands import export
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
 from tests.support.trainings import lines
-from workflows.commands import export
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])

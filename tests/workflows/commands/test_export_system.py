@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.files import remove
-from components.retrieval import index
-from components.systems import config as configs
-from components.systems import example
-from components.systems.config import SystemConfig
-from components.systems.system import Hit, System
+from sparring.components.config import UserError
+from sparring.components.files import remove
+from sparring.components.retrieval import index
+from sparring.components.systems import config as configs
+from sparring.components.systems import example
+from sparring.components.systems.config import SystemConfig
+from sparring.components.systems.system import Hit, System
+from sparring.workflows.command_line import main
+from sparring.workflows.commands import system_folder
 from tests.support import deployed, searching, tiny
 from tests.support.tiny import Place, Said
-from workflows.__main__ import main
-from workflows.commands import system_folder
 
 
 @pytest.fixture(scope="module")

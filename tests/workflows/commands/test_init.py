@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.sources.base import declared
-from components.sources.records import Judgement
+from sparring.components.sources.base import declared
+from sparring.components.sources.records import Judgement
+from sparring.workflows.command_line import main
 from tests.support import sources
 from tests.support.recognised import (
     DOCUMENTS,
@@ -39,7 +40,6 @@ from tests.support.recognised import (
 )
 from tests.support.sources import write
 from tests.support.tiny import Said
-from workflows.__main__ import main
 
 
 def test_another_engines_results_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.sources.base import declared
+from sparring.components.sources.base import declared
+from sparring.workflows.command_line import main
 from tests.support.recognised import DOCUMENTS, NOTE, QUERIES, jsonl, objects, plain_names
 from tests.support.sources import write
 from tests.support.tiny import Said
-from workflows.__main__ import main
 
 
 @pytest.mark.parametrize("folder", ["", "asked"])

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from sparring.workflows.program import program
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
-from workflows.program import program
 
 # Configs
 
@@ -390,7 +390,7 @@ def test_a_place_that_one_may_not_write_to_is_named_before_anything_is_done(
             raise PermissionError(errno.EACCES, "Permission denied", str(dir))
         return io.BytesIO()
 
-    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("sparring.components.files.tempfile.TemporaryFile", denied)
     for there in (folder / "new" / "deep", folder):
         places = {"store": place.store, "runs": place.runs, which: there}
         words = ["--store", str(places["store"]), "--runs", str(places["runs"]), command, str(place.config)]
@@ -408,7 +408,7 @@ def test_a_store_that_one_may_not_even_read_is_named(
     tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tiny.place(tmp_path / "place", {"recipe": "adapt", "data": {"format": "lines", "path": "README.md"}})
-    monkeypatch.setattr("workflows.store.object_store.os.access", lambda at, _: Path(at) != tmp_path)
+    monkeypatch.setattr("sparring.workflows.store.object_store.os.access", lambda at, _: Path(at) != tmp_path)
     for command in ("plan", "run", "show", "clean"):
         assert tiny.main(["--store", str(tmp_path / "a" / "b"), command, str(place.config)]) == 2
         why = rf"{tmp_path}/a/b: the store cannot be there, as {tmp_path} may not be read"
@@ -441,7 +441,7 @@ def test_a_part_of_the_store_that_is_anothers_is_named(
             assert place(command) == 2
             assert said()[1].startswith(f"error: {record}: Permission denied; accepted: ")
     record.unlink()
-    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("sparring.components.files.tempfile.TemporaryFile", denied)
     assert place("run", "--until", "data") == 2
     assert re.fullmatch(rf"error: {place.store}: .*{record.parent} cannot be .*{MOVED['store']}\n", said()[1])
 
@@ -452,7 +452,7 @@ def test_what_a_command_writes_is_tried_before_its_work(
     def denied(dir: Path) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied", str(dir))
 
-    monkeypatch.setattr("components.files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("sparring.components.files.tempfile.TemporaryFile", denied)
     (tmp_path / "texts").write_text("a text\n")
     config, out = str(played.config), str(tmp_path / "out")
     for words, another in (

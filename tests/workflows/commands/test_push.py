@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.command_line import main
 from tests.support import hub
 from tests.support.hub import Hub
 from tests.support.tiny import Said
-from workflows.__main__ import main
 
 
 @pytest.fixture

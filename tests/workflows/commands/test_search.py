@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from components.systems.system import Hit, System
+from sparring.components.systems.system import Hit, System
+from sparring.workflows.commands import search
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.serving import library
+from sparring.workflows.stages import experiments, systems
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.commands import search
-from workflows.distributed import cluster as clusters
-from workflows.serving import library
-from workflows.stages import experiments, systems
-from workflows.store.store import Store
 
 RETRIEVER = ["--system", "retriever 1"]  # none with BM25: Java would start here
 RANKER = ["--system", "ranker over retriever 1"]
@@ -100,7 +100,7 @@ def test_it_imports_nothing_heavy_that_it_does_not_need(played: Place) -> None:
     """Transformers' model classes alone take as long to import as all else takes."""
     code = """
 import sys
-from workflows.__main__ import main
+from sparring.workflows.command_line import main
 assert main(sys.argv[1:]) == 0
 heavy = ("ray", "transformers.modeling_utils", "torch._dynamo", "peft", "accelerate", "sklearn", "fastapi", "pyserini")
 print("imported:", *(name for name in heavy if name in sys.modules))

@@ -18,18 +18,18 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.systems.system import System
+from sparring.components.config import UserError
+from sparring.components.systems.system import System
+from sparring.workflows import ROOT
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.serving import deployment, running
+from sparring.workflows.serving.deployment import Service
+from sparring.workflows.serving.library import Library
 from tests.support import tiny
 from tests.support.chromium import Browser
 from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
-from workflows import ROOT
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster
-from workflows.serving import deployment, running
-from workflows.serving.deployment import Service
-from workflows.serving.library import Library
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.command_line import main
+from sparring.workflows.commands.several import named
+from sparring.workflows.report.run_folder import RunFolder
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.__main__ import main
-from workflows.commands.several import named
-from workflows.report.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.yaml_files import read_yaml
+from sparring.components.config import UserError
+from sparring.components.yaml_files import read_yaml
+from sparring.workflows.command_line import parser
+from sparring.workflows.commands import run, submit
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import job_package
+from sparring.workflows.distributed.job_server import JobServer
+from sparring.workflows.stages import experiments
 from tests.support import tiny
 from tests.support.jobs import ADDRESS as NOBODY
 from tests.support.jobs import Client
 from tests.support.tiny import ROOT, Place
-from workflows.__main__ import parser
-from workflows.commands import run, submit
-from workflows.distributed import cluster as clusters
-from workflows.distributed import job_package
-from workflows.distributed.job_server import JobServer
-from workflows.stages import experiments
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
     place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: str,
     tune: bool, report: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("workflows.tuning.config.read_tuning", lambda _: None)
+    monkeypatch.setattr("sparring.workflows.tuning.config.read_tuning", lambda _: None)
     profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
     words = ["--store", store or place.where, "--runs", str(place.runs), "submit", str(place.config)]
     words += ["--address", NOBODY, "--cluster", str(profile), *(["--tune"] if tune else [])]

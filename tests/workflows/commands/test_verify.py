@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.store import store as stores
+from sparring.workflows.store.store import DIGESTS, RECORD
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.store import store as stores
-from workflows.store.store import DIGESTS, RECORD
 
 
 @pytest.fixture

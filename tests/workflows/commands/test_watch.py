@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.workflows.commands import watch
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.estimating import foreseen
+from sparring.workflows.report.run_folder import at_work
+from sparring.workflows.running.executor import execute
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import step
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.progress import Progress
+from sparring.workflows.store.store import FAILURE, Store
+from sparring.workflows.tuning.report import format_table
+from sparring.workflows.tuning.trials import Trial, TrialTable
 from tests.support import steps, tiny
 from tests.support.tiny import ROOT, Place, Said
-from workflows.commands import watch
-from workflows.distributed.cluster import Cluster
-from workflows.estimating import foreseen
-from workflows.report.run_folder import at_work
-from workflows.running.executor import execute
-from workflows.stages import experiments
-from workflows.store.dag import step
-from workflows.store.planner import pending
-from workflows.store.progress import Progress
-from workflows.store.store import FAILURE, Store
-from workflows.tuning.report import format_table
-from workflows.tuning.trials import Trial, TrialTable
 
 
 def test_a_finished_run(played: Place, said: Said) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.tuning.share import Share
 from tests.support.tiny import ROOT
-from workflows.distributed import cluster as clusters
-from workflows.distributed.cluster import Cluster, Pool, TrainPool
-from workflows.tuning.share import Share
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cluster").glob("*.yaml")), ids=lambda path: path.stem)

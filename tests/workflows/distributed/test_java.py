@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from workflows.distributed import java
-from workflows.distributed.java import InChild
+from sparring.components.config import UserError
+from sparring.workflows.distributed import java
+from sparring.workflows.distributed.java import InChild
 
 
 class Works:

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.config import UserError
-from components.yaml_files import read_yaml
+from sparring.components.config import UserError
+from sparring.components.yaml_files import read_yaml
+from sparring.workflows import program
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import job_package, session
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.program import CALLED_AS
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.code_version import code_version
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
-from workflows import program
-from workflows.distributed import cluster as clusters
-from workflows.distributed import job_package, session
-from workflows.distributed.cluster import Cluster
-from workflows.program import CALLED_AS
-from workflows.report.run_folder import RunFolder
-from workflows.stages import experiments
-from workflows.store.code_version import code_version
-from workflows.store.store import Store
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.distributed import job_server, nodes
+from sparring.workflows.distributed.job_server import JobServer, Sent
+from sparring.workflows.store.dag import StepFailed
 from tests.support.jobs import Client, Status
-from workflows.distributed import job_server, nodes
-from workflows.distributed.job_server import JobServer, Sent
-from workflows.store.dag import StepFailed
 
 
 def sent(

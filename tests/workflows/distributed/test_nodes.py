@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from workflows.distributed import nodes
-from workflows.distributed.cluster import Cluster, TrainPool
+from sparring.components.config import UserError
+from sparring.workflows.distributed import nodes
+from sparring.workflows.distributed.cluster import Cluster, TrainPool
 
 
 def test_a_good_cluster_passes_and_nothing_is_left_in_its_store(ray: Cluster, tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.distributed import oom, worker_group
+from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.worker_group import train_together
 from tests.support import tiny, workers
 from tests.support.tiny import ROOT, Said
-from workflows.distributed import oom, worker_group
-from workflows.distributed.cluster import Cluster, Pool, TrainPool
-from workflows.distributed.shards import Shard, map_shards
-from workflows.distributed.worker_group import train_together
 
 SLOW = pytest.mark.slow  # each begins a group of training workers
 
@@ -162,9 +162,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from tests.support import workers
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import stop_ray
-from workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import stop_ray
+from sparring.workflows.distributed.shards import Shard, map_shards
 out = Path(sys.argv[1])
 cluster = Cluster(device="cpu", object_store_mb=100, map={"workers": 2})
 try:

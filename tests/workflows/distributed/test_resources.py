@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from components import timing
-from workflows.distributed import resources
-from workflows.distributed.resources import Resources, driver_lock, reserve
+from sparring.components import timing
+from sparring.workflows.distributed import resources
+from sparring.workflows.distributed.resources import Resources, driver_lock, reserve
 
 TOTAL = Resources(cpus=4, gpus=1)
 

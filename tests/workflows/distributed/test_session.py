@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from workflows import ROOT
-from workflows.distributed import session
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.leftovers import DRIVER
+from sparring.workflows import ROOT
+from sparring.workflows.distributed import session
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.leftovers import DRIVER
 
 
 def test_leaving_ray_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +70,8 @@ def test_a_token_is_required_unless_the_user_decides_otherwise(
 
 STARTED = """
 import os, subprocess, sys
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session, stop_ray
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session, stop_ray
 address = ray_session(Cluster(object_store_mb=100)).get_runtime_context().gcs_address
 client = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 for told in ({}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "0" * 64}):
@@ -115,8 +115,8 @@ def test_joining_a_cluster_prints_its_dashboard(
 
 
 TOO_LARGE = """
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.session import ray_session
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.session import ray_session
 ray_session(Cluster(object_store_mb=100_000_000))
 """
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from components import timing
-from components.config import UserError
+from sparring.components import timing
+from sparring.components.config import UserError
+from sparring.workflows.distributed import shard_worker, shards
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.shards import Shard, map_shards
+from sparring.workflows.running.executor import execute
+from sparring.workflows.store import attempts
+from sparring.workflows.store.dag import StepFailed, step
+from sparring.workflows.store.store import Store
 from tests.support import workers
 from tests.support.tiny import ROOT
-from workflows.distributed import shard_worker, shards
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.distributed.shards import Shard, map_shards
-from workflows.running.executor import execute
-from workflows.store import attempts
-from workflows.store.dag import StepFailed, step
-from workflows.store.store import Store
 
 INLINE = Cluster(mode="inline")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from workflows.distributed import ray_train, worker_group
-from workflows.distributed.cluster import Cluster, Pool, cores
-from workflows.distributed.session import ray_session
-from workflows.distributed.task_queue import Failure, TaskQueue
-from workflows.distributed.worker_group import train_together
+from sparring.workflows.distributed import ray_train, worker_group
+from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.distributed.task_queue import Failure, TaskQueue
+from sparring.workflows.distributed.worker_group import train_together
 
 
 def play(scene: Any) -> Any:
@@ -109,7 +109,7 @@ def test_workers_may_take_as_long_to_start_as_the_nodes(
 def process_id(task: dict[str, Any]) -> int:
     """The process that does the task. The last worker first dies or fails where the task says so, or waits for another
     task's worker."""
-    from components.compute.gather import rank, workers
+    from sparring.components.compute.gather import rank, workers
 
     marker = Path(task["marker"]) if "marker" in task else None
     if marker is not None and not marker.exists() and rank() == workers() - 1:

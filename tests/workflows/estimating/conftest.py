@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.yaml_files import yaml_text
+from sparring.components.yaml_files import yaml_text
 from tests.support import tiny
 
 

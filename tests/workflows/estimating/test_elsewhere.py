@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from sparring.workflows.command_line import main
+from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.distributed.site import site
+from sparring.workflows.estimating.estimate import estimate
+from sparring.workflows.estimating.table import estimate_text
+from sparring.workflows.quantities import size
+from sparring.workflows.stages import experiments
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.profiles import profile, stated
-from workflows.__main__ import main
-from workflows.distributed.cluster import read_cluster
-from workflows.distributed.site import site
-from workflows.estimating.estimate import estimate
-from workflows.estimating.table import estimate_text
-from workflows.quantities import size
-from workflows.stages import experiments
-from workflows.store import s3
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 
 def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:

@@ -13,29 +13,29 @@ import numpy as np
 import pytest
 import yaml
 
-from components.config import UserError
-from components.models.shape import BASE, LARGE, ModelShape, shape_of
-from components.sources.beir import Source as BEIR
-from components.training.config import TrainConfig
-from components.yaml_files import yaml_text
+from sparring.components.config import UserError
+from sparring.components.models.shape import BASE, LARGE, ModelShape, shape_of
+from sparring.components.sources.beir import Source as BEIR
+from sparring.components.training.config import TrainConfig
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows import steps
+from sparring.workflows.command_line import main
+from sparring.workflows.distributed.cluster import Cluster, Hardware
+from sparring.workflows.distributed.site import GB, Site, site
+from sparring.workflows.estimating import foreseen, rates, trial
+from sparring.workflows.estimating.collection import assumptions
+from sparring.workflows.estimating.estimate import costs, estimate
+from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.estimating.trial import Trial
+from sparring.workflows.stages import experiments
+from sparring.workflows.steps.choose import rank_groups
+from sparring.workflows.steps.search import SearchConfig, index_shape
+from sparring.workflows.steps.train import train
+from sparring.workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work, expanded_sizes
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import tiny, toy
 from tests.support.profiles import HARDWARE, profile
-from workflows import steps
-from workflows.__main__ import main
-from workflows.distributed.cluster import Cluster, Hardware
-from workflows.distributed.site import GB, Site, site
-from workflows.estimating import foreseen, rates, trial
-from workflows.estimating.collection import assumptions
-from workflows.estimating.estimate import costs, estimate
-from workflows.estimating.rates import Rates
-from workflows.estimating.trial import Trial
-from workflows.stages import experiments
-from workflows.steps.choose import rank_groups
-from workflows.steps.search import SearchConfig, index_shape
-from workflows.steps.train import train
-from workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work, expanded_sizes
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
 SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
@@ -286,7 +286,7 @@ def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, mo
         return cost.needs[0].bytes
 
     predicting = held()
-    monkeypatch.setattr("workflows.steps.train.declared", lambda objective, name: None)
+    monkeypatch.setattr("sparring.workflows.steps.train.declared", lambda objective, name: None)
     assert predicting - held() == 12 * 1024 * shape_of(config).vocabulary
 
 
@@ -397,8 +397,8 @@ def test_price_and_hardware_are_execution() -> None:
 def test_reading_takes_as_long_as_records_of_the_source_took(tmp_path: Path) -> None:
     """1,000 documents and 100 queries that are read twice: 1,200 records of 10 ms, 1.3 times as long with writing; half
     of it on the same machine without other programs."""
-    from workflows.estimating.estimate import WRITING, _seconds
-    from workflows.steps.ingest import ingest
+    from sparring.workflows.estimating.estimate import WRITING, _seconds
+    from sparring.workflows.steps.ingest import ingest
 
     known = replace(SIZES, read_seconds=0.01)
     cost = ingest.description.cost(None, source=known)  # type: ignore[attr-defined]

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.models.shape import BASE
-from components.training import loop
+from sparring.components.models.shape import BASE
+from sparring.components.training import loop
+from sparring.workflows.command_line import main
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site, site
+from sparring.workflows.estimating import others, rates, trial
+from sparring.workflows.estimating.estimate import Starts, costs
+from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.estimating.trial import Trial
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Work
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import tiny, toy
 from tests.support.profiles import profile
-from workflows.__main__ import main
-from workflows.distributed.cluster import Cluster
-from workflows.distributed.site import Site, site
-from workflows.estimating import others, rates, trial
-from workflows.estimating.estimate import Starts, costs
-from workflows.estimating.rates import Rates
-from workflows.estimating.trial import Trial
-from workflows.stages import experiments
-from workflows.store.cost import Cost, Made, ModelTask, Sizes, Work
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
 MADE = Made(toy.retriever_config("x/y"), BASE)

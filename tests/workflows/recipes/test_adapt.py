@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.config import UserError
-from components.evaluation.selection import cheapest_of_the_best, selected
-from components.sources.survey import Survey
-from components.yaml_files import yaml_text
+from sparring.components.config import UserError
+from sparring.components.evaluation.selection import cheapest_of_the_best, selected
+from sparring.components.sources.survey import Survey
+from sparring.components.yaml_files import yaml_text
+from sparring.workflows.command_line import main
+from sparring.workflows.recipes.adapt import Config, build, resolve
+from sparring.workflows.recipes.adapt.defaults import _found
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.config import Default
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import hub, tiny, toy
 from tests.support.tiny import Said
-from workflows.__main__ import main
-from workflows.recipes.adapt import Config, build, resolve
-from workflows.recipes.adapt.defaults import _found
-from workflows.stages import experiments
-from workflows.stages.config import Default
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 
 @pytest.fixture

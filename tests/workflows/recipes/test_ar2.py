@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from components.scores import Scores
-from components.training.terms import LossTerm
+from sparring.components.scores import Scores
+from sparring.components.training.terms import LossTerm
+from sparring.workflows.recipes import ar2
+from sparring.workflows.stages import experiments
 from tests.support.tiny import ROOT
-from workflows.recipes import ar2
-from workflows.stages import experiments
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Step, graph
 from tests.support import tiny, toy
 from tests.support.trainings import lines, weights
-from workflows.stages import experiments
-from workflows.store.dag import Step, graph
 
 PAIR = "components.losses.same_tower.pair"
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import gathered
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.tiny import ROOT
-from workflows.report.run_folder import RunFolder
-from workflows.stages import experiments
-from workflows.stages.results import gathered
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
 
@@ -597,7 +597,7 @@ def test_an_absurd_number_of_rounds_is_refused(
     tmp_path: Path, ar2: dict[str, Any], monkeypatch: pytest.MonkeyPatch, by_way: bool
 ) -> None:
     """Steps of the experiments that one compares count as its own."""
-    monkeypatch.setattr("workflows.store.dag.MOST_STEPS", 400)
+    monkeypatch.setattr("sparring.workflows.store.dag.MOST_STEPS", 400)
     if by_way:
         config = tiny.write(tmp_path / "many.yaml", side_by_side(tmp_path, {**ar2, "rounds": 8}))
     else:

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS, QRELS, read
-from components.data.vectors import DocumentVectors
-from components.evaluation.measures import PER_QUERY
-from components.evaluation.result_table import table
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS, QRELS, read
+from sparring.components.data.vectors import DocumentVectors
+from sparring.components.evaluation.measures import PER_QUERY
+from sparring.components.evaluation.result_table import table
+from sparring.workflows.stages import experiments
+from sparring.workflows.steps.exclude import exclude_copies
 from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
 from tests.support.sources import write
-from workflows.stages import experiments
-from workflows.steps.exclude import exclude_copies
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Step, graph
 from tests.support import tiny, toy
 from tests.support.tiny import Said
 from tests.support.trainings import lines
-from workflows.stages import experiments
-from workflows.store.dag import Step, graph
 
 UNTRAINED = {"BM25", "start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated"}
 STAGES = {

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.evaluation.averages import averages_of
-from components.evaluation.result_table import across, by_collection, table
+from sparring.components.config import UserError
+from sparring.components.evaluation.averages import averages_of
+from sparring.components.evaluation.result_table import across, by_collection, table
+from sparring.workflows.stages import experiments
+from sparring.workflows.steps.exclude import exclude
 from tests.support import tiny, toy
-from workflows.stages import experiments
-from workflows.steps.exclude import exclude
 
 
 @pytest.fixture(scope="module")

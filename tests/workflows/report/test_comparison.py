@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.evaluation.significance import compare
+from sparring.components.evaluation.significance import compare
+from sparring.workflows.command_line import main
+from sparring.workflows.report.differences import changes, differences
+from sparring.workflows.report.runs import read_runs
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.__main__ import main
-from workflows.report.differences import changes, differences
-from workflows.report.runs import read_runs
 
 LONGER = "retriever.game.train.updates=2"
 
@@ -30,7 +30,7 @@ def both(played: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place
 
 
 def call(place: Place, *words: str) -> int:
-    from workflows.__main__ import main
+    from sparring.workflows.command_line import main
 
     return main(["--store", place.where, "--runs", str(place.runs), *words])
 

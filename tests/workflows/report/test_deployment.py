@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
-from workflows import ROOT
-from workflows.report.deployment import sentence
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.workflows import ROOT
+from sparring.workflows.report.deployment import sentence
 
 
 def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **other: Any) -> str:

@@ -186,8 +186,8 @@ def test_it_prints(page: Browser, tmp_path: Path) -> None:
 
 
 def test_two_runs_on_one_page(browser: Browser, played: Place, tmp_path: Path) -> None:
-    from workflows.report.comparison import write_comparison
-    from workflows.report.runs import read_runs
+    from sparring.workflows.report.comparison import write_comparison
+    from sparring.workflows.report.runs import read_runs
 
     place = played.copy(tmp_path / "place")
     assert place("run", "--set", "rerank.depth=5") == 0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from components.evaluation.result_table import table
+from sparring.components.evaluation.result_table import table
+from sparring.workflows.report.record import MEASURED, text_of
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.report.record import MEASURED, text_of
 
 
 def test_a_record_has_what_was_measured_and_how(played: Place, tmp_path: Path, said: Said) -> None:

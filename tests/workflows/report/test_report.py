@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.groups import measured_queries
-from components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING, TEXT, of_queries
-from components.evaluation.result_table import p_text, table, verdict
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
-from workflows.report import report
-from workflows.report.finished import finished_steps
-from workflows.report.metrics import metrics_of
-from workflows.report.sections.costs import costs
-from workflows.report.sections.examples import examples
-from workflows.running.executor import execute
-from workflows.stages.results import System, SystemCost
-from workflows.steps.evaluate import EntropyConfig, evaluate, results
-from workflows.store.dag import Step, graph, step
-from workflows.store.store import Store
+from sparring.components.data.groups import measured_queries
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES, RANKING, TEXT, of_queries
+from sparring.components.evaluation.result_table import p_text, table, verdict
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.workflows.report import report
+from sparring.workflows.report.finished import finished_steps
+from sparring.workflows.report.metrics import metrics_of
+from sparring.workflows.report.sections.costs import costs
+from sparring.workflows.report.sections.examples import examples
+from sparring.workflows.running.executor import execute
+from sparring.workflows.stages.results import System, SystemCost
+from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
+from sparring.workflows.store.dag import Step, graph, step
+from sparring.workflows.store.store import Store
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]
@@ -406,7 +406,7 @@ def test_a_measure_of_fewer_queries_says_of_how_many() -> None:
 
 
 def test_rankings_of_other_systems_have_a_note_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflows.report.metrics.rank_from_file", noted)
+    monkeypatch.setattr("sparring.workflows.report.metrics.rank_from_file", noted)
     steps = [step(f"{name} ranking", noted, seed=seed, more=False) for name, seed in (("old", 1), ("new", 2))]
     store = Store(tmp_path / "store")
     for one in steps:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from components.training.config import LOG
-from workflows.report.finished import finished_steps
-from workflows.report.sections import curves as section
-from workflows.report.sections.curves import curves
-from workflows.running.executor import execute
-from workflows.store.dag import Description, Step, graph, step
-from workflows.store.store import Store
+from sparring.components.training.config import LOG
+from sparring.workflows.report.finished import finished_steps
+from sparring.workflows.report.sections import curves as section
+from sparring.workflows.report.sections.curves import curves
+from sparring.workflows.running.executor import execute
+from sparring.workflows.store.dag import Description, Step, graph, step
+from sparring.workflows.store.store import Store
 
 
 @Description(models="training", shows=(LOG,))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sparring.workflows.report.runs import Run, read_runs
+from sparring.workflows.report.sections import queries as section
+from sparring.workflows.report.sections.queries import Listed, embedded, queries
 from tests.support.tiny import Place
-from workflows.report.runs import Run, read_runs
-from workflows.report.sections import queries as section
-from workflows.report.sections.queries import Listed, embedded, queries
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from components.retrieval.screening import ScreenConfig
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.workflows.report import report
+from sparring.workflows.report.finished import finished_steps
+from sparring.workflows.report.sections.refreshes import refreshes
+from sparring.workflows.running.executor import execute
+from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.screen import screen
+from sparring.workflows.store.dag import Step, graph, step
+from sparring.workflows.store.store import Store
 from tests.support import toy
-from workflows.report import report
-from workflows.report.finished import finished_steps
-from workflows.report.sections.refreshes import refreshes
-from workflows.running.executor import execute
-from workflows.steps.mine import MineConfig, mine
-from workflows.steps.screen import screen
-from workflows.store.dag import Step, graph, step
-from workflows.store.store import Store
 
 BEFORE = {"q1": ["d5", "d1", "d31", "d0"], "q4": ["d8", "d9", "d2", "d3"]}
 AFTER = {"q1": ["d1", "d0", "d5", "d7"], "q4": ["d8", "d9", "d2", "d3"]}

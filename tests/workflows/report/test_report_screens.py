@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.retrieval.screening import ScreenConfig
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.workflows.report import report
+from sparring.workflows.running.executor import execute
+from sparring.workflows.steps.screen import screen
+from sparring.workflows.store.dag import graph, step
+from sparring.workflows.store.store import Store
 from tests.support import toy
-from workflows.report import report
-from workflows.running.executor import execute
-from workflows.steps.screen import screen
-from workflows.store.dag import graph, step
-from workflows.store.store import Store
 
 
 def ingest(out: Path, cluster: Any, *, source: str) -> None:

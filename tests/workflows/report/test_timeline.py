@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from components.timing import KINDS
-from workflows.report.sections.steps import trainings
-from workflows.report.timeline import course, efficiency, longest_chain, where, work
+from sparring.components.timing import KINDS
+from sparring.workflows.report.sections.steps import trainings
+from sparring.workflows.report.timeline import course, efficiency, longest_chain, where, work
 
 MODELS = {
     "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",

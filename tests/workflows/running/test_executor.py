@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.functions import FunctionRef
-from components.sources import docstrings
-from components.sources.docstrings import Source
+from sparring.components.config import UserError
+from sparring.components.functions import FunctionRef
+from sparring.components.sources import docstrings
+from sparring.components.sources.docstrings import Source
+from sparring.workflows.running import executor
+from sparring.workflows.running.executor import check_source_files
+from sparring.workflows.steps.expand import FileConfig
+from sparring.workflows.store import store as stores
+from sparring.workflows.store.dag import Step, StepFailed, step
+from sparring.workflows.store.planner import states
+from sparring.workflows.store.store import DIGESTS, FAILURE, LOCK, RECORD, Store
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
 from tests.support.tiny import ROOT
-from workflows.running import executor
-from workflows.running.executor import check_source_files
-from workflows.steps.expand import FileConfig
-from workflows.store import store as stores
-from workflows.store.dag import Step, StepFailed, step
-from workflows.store.planner import states
-from workflows.store.store import DIGESTS, FAILURE, LOCK, RECORD, Store
 
 
 @pytest.fixture
@@ -234,8 +234,8 @@ DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.support import steps
-from workflows.running.executor import execute
-from workflows.store import dag, store
+from sparring.workflows.running.executor import execute
+from sparring.workflows.store import dag, store
 function, inputs, root, kill = json.loads(sys.argv[1])
 if kill:  # after the step's last file, before its record
     store.write_json = lambda path, value: os.kill(os.getpid(), signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workflows.running.forecast import Forecast
+from sparring.workflows.running.forecast import Forecast
 
 
 def test_what_finished_steps_took_corrects_the_estimate() -> None:

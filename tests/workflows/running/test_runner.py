@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.running.refusals import asked_by_all
+from sparring.workflows.running.runner import _chain_lengths, run_steps
+from sparring.workflows.store.dag import Step, StepFailed, graph, step
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
+from sparring.workflows.store.store import WRITTEN, Store
 from tests.support import steps
-from workflows.distributed.cluster import Cluster
-from workflows.running.refusals import asked_by_all
-from workflows.running.runner import _chain_lengths, run_steps
-from workflows.store.dag import Step, StepFailed, graph, step
-from workflows.store.planner import pending
-from workflows.store.progress import PROGRESS, Progress, read_progress
-from workflows.store.store import WRITTEN, Store
 
 TWO = Cluster(parallel_steps=2, device="cpu")
 
@@ -26,7 +26,7 @@ TWO = Cluster(parallel_steps=2, device="cpu")
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """These steps do not use Ray."""
-    monkeypatch.setattr("workflows.running.runner.ray_session", lambda cluster: None)
+    monkeypatch.setattr("sparring.workflows.running.runner.ray_session", lambda cluster: None)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_independent_steps_run_at_once(store: Store, tmp_path: Path) -> None:
 
 def meets(out: Path, cluster: Any, *, ours: str, theirs: str) -> None:
     """Hold no processors, and wait until the other step has started too."""
-    from workflows.distributed.resources import Resources, reserve
+    from sparring.workflows.distributed.resources import Resources, reserve
 
     with reserve(Resources(), Resources()):
         Path(ours).touch()

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from sparring.workflows.distributed import cluster
+from sparring.workflows.running import tracking
+from sparring.workflows.running.tracking import STATE, Tracker, track_step
+from sparring.workflows.store.progress import Progress
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.distributed import cluster
-from workflows.running import tracking
-from workflows.running.tracking import STATE, Tracker, track_step
-from workflows.store.progress import Progress
 
 
 class Kept:

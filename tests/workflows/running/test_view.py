@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from workflows.running import view as views
-from workflows.running.forecast import Forecast
-from workflows.running.view import ProgressView, bar, line, progress_view
-from workflows.store.progress import PROGRESS, Progress, read_progress
+from sparring.workflows.running import view as views
+from sparring.workflows.running.forecast import Forecast
+from sparring.workflows.running.view import ProgressView, bar, line, progress_view
+from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 
 
 def test_a_bar_shows_the_rate_of_this_run_alone() -> None:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import FastAPI
 
+from sparring.workflows.serving.access import GONE, Application
+from sparring.workflows.serving.answering import TOGETHER, Answering, Asked
+from sparring.workflows.serving.application import application
+from sparring.workflows.serving.marks import Marks
+from sparring.workflows.serving.metrics import Metrics
+from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
-from workflows.serving.access import GONE, Application
-from workflows.serving.answering import TOGETHER, Answering, Asked
-from workflows.serving.application import application
-from workflows.serving.marks import Marks
-from workflows.serving.metrics import Metrics
-from workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES, QUERY_CHARACTERS, Question
 
 TOKEN = "a-token-of-sixteen-characters"
 

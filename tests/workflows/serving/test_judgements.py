@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from components.sources import beir
-from components.sources.records import Judgement
-from workflows.serving import judgements
-from workflows.serving.questions import Mark
+from sparring.components.sources import beir
+from sparring.components.sources.records import Judgement
+from sparring.workflows.serving import judgements
+from sparring.workflows.serving.questions import Mark
 
 
 def test_ids_in_quotes_are_read_as_they_were(tmp_path: Path) -> None:

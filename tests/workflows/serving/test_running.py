@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from workflows.serving import running
-from workflows.serving.running import FILE, announced
+from sparring.workflows.serving import running
+from sparring.workflows.serving.running import FILE, announced
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.retrieval.lucene import RM3Config
-from components.sources.base import AnySource
-from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig
-from workflows.steps.tokenize import TokenizeConfig
-from workflows.store.dag import graph
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.retrieval.lucene import RM3Config
+from sparring.components.sources.base import AnySource
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.steps.tokenize import TokenizeConfig
+from sparring.workflows.store.dag import graph
 
 SOURCE = {"format": "beir", "path": "data/toy"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.expected import Expected
 from tests.support import tiny
 from tests.support.tiny import Said
-from workflows.stages import experiments
-from workflows.stages.expected import Expected
 
 PAPER: dict[str, Any] = {
     "source": "Karpukhin et al. (2020), Table 2",

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
-from components.systems.config import SYSTEM
+from sparring.components.config import UserError
+from sparring.components.systems.config import SYSTEM
+from sparring.workflows.recipes import dpr
+from sparring.workflows.stages import experiments
 from tests.support import tiny
-from workflows.recipes import dpr
-from workflows.stages import experiments
 
 OWN = """
 from typing import Literal
 
-from workflows.recipes import dpr
+from sparring.workflows.recipes import dpr
 
 
 class Config(dpr.Config):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.store.dag import graph
 from tests.support import tiny
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.store.dag import graph
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
 TEACHER = "[{function: components.losses.listwise.distillation%s}]"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from workflows import ROOT
-from workflows.stages import experiments
-from workflows.stages.results import Outcome, name_of, note_on
-from workflows.store.dag import graph
+from sparring.workflows import ROOT
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome, name_of, note_on
+from sparring.workflows.store.dag import graph
 
 
 def outcome(config: str, *sets: str) -> Outcome:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.report.runs import read_runs
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.stages.scale import NoSmallScale, rescaled
+from sparring.workflows.store.dag import graph
 from tests.support import tiny
-from workflows.report.runs import read_runs
-from workflows.stages import experiments
-from workflows.stages.experiments import Experiment
-from workflows.stages.scale import NoSmallScale, rescaled
-from workflows.store.dag import graph
 
 SMALL = ["scale=small"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from components.evaluation.result_table import leading_sentence
-from components.evaluation.selection import leading
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING
-from workflows import ROOT
-from workflows.stages import experiments
-from workflows.store.dag import Step, graph
+from sparring.components.evaluation.result_table import leading_sentence
+from sparring.components.evaluation.selection import leading
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
+from sparring.workflows import ROOT
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Step, graph
 
 
 def read(config: str, *sets: str) -> experiments.Experiment:

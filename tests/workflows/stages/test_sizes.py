@@ -13,13 +13,13 @@ import faiss
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.retrieval import smaller
+from sparring.components.config import UserError
+from sparring.components.retrieval import smaller
+from sparring.workflows.stages import experiments, systems
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
 from tests.support import tiny
 from tests.support.tiny import Place, Said
-from workflows.stages import experiments, systems
-from workflows.store.dag import graph
-from workflows.store.store import Store
 
 SIZES: dict[str, Any] = {
     "8 dimensions": {"dimensions": 8},
@@ -137,7 +137,7 @@ def test_a_size_is_deployed(run: Place, tmp_path: Path, said: Said, size: str) -
     queries = pq.read_table(run.artifact("data") / "queries.parquet").to_pylist()
     query, text = next((row["query_id"], row["text"]) for row in queries if row["query_id"] in wanted)
     said()
-    from workflows.__main__ import main
+    from sparring.workflows.command_line import main
 
     assert main(["search", str(folder), text, "-k", "3"]) == 0
     lines = [line for line in said()[0].splitlines() if line[:2] in ("1.", "2.", "3.")]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome
+from sparring.workflows.store.dag import graph
 from tests.support import tiny
-from workflows.stages import experiments
-from workflows.stages.results import Outcome
-from workflows.store.dag import graph
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.stages import experiments, systems
 from tests.support.tiny import ROOT
-from workflows.stages import experiments, systems
 
 
 def outcome(config: str, *sets: str) -> experiments.Outcome:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from components.files import write_json
+from sparring.components.files import write_json
+from sparring.workflows.report import report
+from sparring.workflows.running.executor import execute
+from sparring.workflows.steps.pictures import along
+from sparring.workflows.store.dag import graph, step
+from sparring.workflows.store.store import Store
 from tests.support import toy
-from workflows.report import report
-from workflows.running.executor import execute
-from workflows.steps.pictures import along
-from workflows.store.dag import graph, step
-from workflows.store.store import Store
 
 CURVES = {"standard": {"six": 6, "one": 1}, "SamToNe": {"one, too": 1}, "nowhere": {"never measured": 2}}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.config import UserError
-from components.evaluation.embedding_space import EmbeddingSpaceConfig
-from components.yaml_files import override, read_based
+from sparring.components.config import UserError
+from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
+from sparring.components.yaml_files import override, read_based
+from sparring.workflows.steps.analyse import analyse
 from tests.support import tiny, toy
-from workflows.steps.analyse import analyse
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.answers import matcher, normalize
-from components.data.tables import ANSWERED, QUERIES, check, document_text
+from sparring.components.config import UserError
+from sparring.components.data.answers import matcher, normalize
+from sparring.components.data.tables import ANSWERED, QUERIES, check, document_text
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps import answers
+from sparring.workflows.steps.answers import AnswerConfig, answering
 from tests.support import tiny, toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps import answers
-from workflows.steps.answers import AnswerConfig, answering
 
 
 def with_answers(data: Path, to: Path, own: dict[str, list[str]]) -> Path:

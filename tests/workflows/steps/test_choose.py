@@ -10,14 +10,14 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import ANSWER_RANKS, QUERIES, RANKING, read, write
-from components.expansion import expansions, query_choice
-from components.retrieval.fusion import FusionConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import ANSWER_RANKS, QUERIES, RANKING, read, write
+from sparring.components.expansion import expansions, query_choice
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.workflows.steps import choose, expand
+from sparring.workflows.steps.choose import rank_groups
 from tests.support import toy
 from tests.support.expanded import place
-from workflows.steps import choose, expand
-from workflows.steps.choose import rank_groups
 
 
 def test_ranks_by_judgements(chain: dict[str, Path], data: Path) -> None:

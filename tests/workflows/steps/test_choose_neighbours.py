@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import RANKING, check
-from components.evaluation.measures import by_measure, per_query
-from components.neighbours.reranking import NeighboursRerankConfig, best
+from sparring.components.config import UserError
+from sparring.components.data.tables import RANKING, check
+from sparring.components.evaluation.measures import by_measure, per_query
+from sparring.components.neighbours.reranking import NeighboursRerankConfig, best
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.support import toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
-from workflows.steps.neighbours import rerank_by_neighbours
 
 SMALL = {"trials": 6, "k": (2, 5), "k_exp": (1, 3), "context": [6, 9], "measure": "nDCG@5"}
 
@@ -85,7 +85,7 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
     choose: Any, tmp_path: Path, data: Path, vectors: Path, ranking: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Whatever pieces the ranking is read in."""
-    monkeypatch.setattr("components.data.tables.by_query.__kwdefaults__", {"rows": rows})
+    monkeypatch.setattr("sparring.components.data.tables.by_query.__kwdefaults__", {"rows": rows})
     out = choose()
     trials, (choice,) = json.loads((out / "trials.json").read_text()), json.loads((out / "chosen.json").read_text())
     assert len(trials) == 6

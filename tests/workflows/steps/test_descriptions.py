@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sparring.workflows import ROOT
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import Description, Step, description, graph
 from tests.support.planned import CONFIGS, planned
-from workflows import ROOT
-from workflows.stages import experiments
-from workflows.store.dag import Description, Step, description, graph
 
 MODELS = {
     "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",

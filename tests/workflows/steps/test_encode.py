@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps import encode as module
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
-from workflows.distributed.cluster import Cluster
-from workflows.steps import encode as module
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 
 FULL = {"precision": "fp32", "vectors": "float32"}
 
@@ -39,8 +39,8 @@ def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
 
 def alone(retriever: Path, tokens: Path, side: Any, row: int) -> np.ndarray:
     """One text's vector, by itself."""
-    from components.data.token_store import TokenStore
-    from components.models.dual_encoder import DualEncoder
+    from sparring.components.data.token_store import TokenStore
+    from sparring.components.models.dual_encoder import DualEncoder
 
     model = DualEncoder.load(retriever / "model").eval()
     store = TokenStore(tokens, retriever / "model")

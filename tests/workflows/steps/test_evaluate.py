@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import ANSWERED, DOCUMENTS, QRELS, QUERIES, RANKING
-from components.evaluation.measures import answer_hits_per_query, mean_entropy, per_query
-from components.evaluation.significance import THE_METHOD, THIS_TRAINING, compare
-from workflows.steps.evaluate import EntropyConfig, evaluate, results
+from sparring.components.config import UserError
+from sparring.components.data.tables import ANSWERED, DOCUMENTS, QRELS, QUERIES, RANKING
+from sparring.components.evaluation.measures import answer_hits_per_query, mean_entropy, per_query
+from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING, compare
+from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Queries in no order, some without results, some without a relevant document."""
-    monkeypatch.setattr("workflows.steps.evaluate.ROWS", rows)
+    monkeypatch.setattr("sparring.workflows.steps.evaluate.ROWS", rows)
     draw, queries = np.random.default_rng(0), [f"q{at}" for at in range(30)]
     judged = [
         {"query_id": query, "doc_id": f"d{document}", "relevance": int(draw.integers(0, 3)), "split": "test"}

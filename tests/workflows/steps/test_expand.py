@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import EXPANSIONS, QUERIES, check
-from components.expansion import expansions, feedback
-from components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import EXPANSIONS, QUERIES, check
+from sparring.components.expansion import expansions, feedback
+from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps import choose, expand
+from sparring.workflows.steps.expand import FileConfig, expand_by_model, expand_from_file
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries
+from sparring.workflows.store import attempts
 from tests.support import tiny, toy
 from tests.support.expanded import by_relevance, place
 from tests.support.power_cut import PowerCut, cut_power
 from tests.support.writers import write_generator
-from workflows.distributed.cluster import Cluster
-from workflows.steps import choose, expand
-from workflows.steps.expand import FileConfig, expand_by_model, expand_from_file
-from workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries
-from workflows.store import attempts
 
 
 @pytest.fixture

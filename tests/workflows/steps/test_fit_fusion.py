@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.tables import DOCUMENTS, QRELS, QUERIES
-from components.evaluation.measures import means, per_query
-from components.retrieval.fusion import FusionConfig, fitted, fuse
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
+from sparring.components.evaluation.measures import means, per_query
+from sparring.components.retrieval.fusion import FusionConfig, fitted, fuse
+from sparring.workflows.steps import fuse as step
+from sparring.workflows.steps.fit_fusion import CONSTANTS, WEIGHTS, fit_fusion
 from tests.support import toy
-from workflows.steps import fuse as step
-from workflows.steps.fit_fusion import CONSTANTS, WEIGHTS, fit_fusion
 
 DOCS = "abcdefghij"
 

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.data.tables import RANKING as RANKED
-from components.retrieval.fusion import FusionConfig, fuse
+from sparring.components.data.tables import RANKING as RANKED
+from sparring.components.retrieval.fusion import FusionConfig, fuse
+from sparring.workflows.steps.fuse import fuse as fuse_step
+from sparring.workflows.steps.fuse import fuse_expansions
 from tests.support import toy
 from tests.support.expanded import place
-from workflows.steps.fuse import fuse as fuse_step
-from workflows.steps.fuse import fuse_expansions
 
 
 @pytest.mark.parametrize("how", ["interleave", "reciprocal", "interpolate"])
@@ -33,7 +33,7 @@ def test_rankings_in_pieces_are_fused_as_whole_ones(
     config = FusionConfig(how=how, depth=9, weight=0.5 if how == "interleave" else 0.3)
     wanted = fuse([pq.read_table(one / "ranking.parquet") for one in rankings], config)
     for rows in (1, 20, 1_000):
-        monkeypatch.setattr("components.data.tables.side_by_side.__kwdefaults__", {"rows": rows})
+        monkeypatch.setattr("sparring.components.data.tables.side_by_side.__kwdefaults__", {"rows": rows})
         out = place(tmp_path / f"out-{rows}")
         summary = fuse_step(out, toy.INLINE, data=data, rankings=rankings, split="train", config=config)
         assert pq.read_table(out / "ranking.parquet") == wanted
@@ -49,7 +49,7 @@ def test_all_that_expansions_find_is_fused_in_any_pieces(
     where = {"data": data, "expanded": chain["expanded"], "ranking": chain["ranking"], "otherwise": chain["found"]}
     whole = place(tmp_path / "whole")
     fuse_expansions(whole, toy.INLINE, **where, split="train", config=config)
-    monkeypatch.setattr("components.data.tables.pieces.__kwdefaults__", {"columns": None, "rows": 5})
+    monkeypatch.setattr("sparring.components.data.tables.pieces.__kwdefaults__", {"columns": None, "rows": 5})
     parts = place(tmp_path / "parts")
     fuse_expansions(parts, toy.INLINE, **where, split="train", config=config)
     found = pq.read_table(whole / "ranking.parquet")

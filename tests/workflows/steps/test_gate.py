@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from components.config import UserError
-from components.data.tables import QRELS, QUERIES, write
-from components.evaluation.gate import GateConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import QRELS, QUERIES, write
+from sparring.components.evaluation.gate import GateConfig
+from sparring.workflows.steps.gate import gate
 from tests.support import toy
-from workflows.steps.gate import gate
 
 
 @pytest.mark.parametrize("relevance", [0, None])

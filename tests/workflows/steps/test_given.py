@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import QUERIES
+from sparring.components.config import UserError
+from sparring.components.data.tables import QUERIES
+from sparring.workflows.stages import experiments
+from sparring.workflows.steps.given import RankingFile, rank_from_file
 from tests.support import tiny, toy
-from workflows.stages import experiments
-from workflows.steps.given import RankingFile, rank_from_file
 
 
 def asked(data: Path) -> list[tuple[str, str]]:

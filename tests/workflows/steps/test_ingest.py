@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS, QRELS, QUERIES, check
-from components.sources import base
-from components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
-from workflows.steps import ingest as step
-from workflows.steps.ingest import ingest
-from workflows.store.dag import canonical
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES, check
+from sparring.components.sources import base
+from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.workflows.steps import ingest as step
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.store.dag import canonical
 
 
 @pytest.fixture(autouse=True)

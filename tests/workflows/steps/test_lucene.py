@@ -10,21 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS, QUERIES, RANKING
-from components.retrieval import lucene
-from components.retrieval.lucene import BM25Config, RM3Config
-from tests.support import tiny
-from workflows import ROOT
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.steps import lucene as step
-from workflows.steps.lucene import (
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.retrieval import lucene
+from sparring.components.retrieval.lucene import BM25Config, RM3Config
+from sparring.workflows import ROOT
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.steps import lucene as step
+from sparring.workflows.steps.lucene import (
     LuceneIndexConfig,
     VectorIndexConfig,
     lucene_feedback,
     lucene_index,
     lucene_search,
 )
+from tests.support import tiny
 
 INLINE = Cluster(mode="inline", device="cpu")
 WORDS = ["sea", "river", "rivers", "lake", "mountain", "mountains", "forest", "snow", "rain", "wind", "the", "of"]
@@ -72,7 +72,7 @@ def retrieved(out, cluster, collection, index, splits=("dev", "test")):
 
 PYSERINI = """
 import json, sys
-from components.retrieval import lucene
+from sparring.components.retrieval import lucene
 lucene.start_jvm()
 from pyserini.search.lucene import LuceneSearcher
 searcher = LuceneSearcher(sys.argv[1])

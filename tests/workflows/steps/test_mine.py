@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import GIVEN, GROUPS, check, document_text
+from sparring.components.config import UserError
+from sparring.components.data.tables import GIVEN, GROUPS, check, document_text
+from sparring.workflows.steps.mine import MineConfig, mine
 from tests.support import toy
-from workflows.steps.mine import MineConfig, mine
 
 HARDEST = {"function": "components.sampling.hardest"}
 

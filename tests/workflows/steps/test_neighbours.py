@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS, QUERIES, RANKING, check
-from components.neighbours import reranking
-from components.neighbours.reciprocal import inner_products, scores
-from components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING, check
+from sparring.components.neighbours import reranking
+from sparring.components.neighbours.reciprocal import inner_products, scores
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps import neighbours as step
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.support import plain_neighbours as plain
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
-from workflows.distributed.cluster import Cluster
-from workflows.steps import neighbours as step
-from workflows.steps.neighbours import rerank_by_neighbours
 
 DOCS, ASKED, WIDTH = 90, 25, 4
 CONFIG = {"k": 4, "k_exp": 2, "tau": 0.5, "mix": 0.1, "context": 9}
@@ -135,7 +135,7 @@ def test_a_ranking_in_pieces_is_reranked_as_a_whole_one(
     reranked: Any, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     whole, summary = reranked("whole"), reranked.summary
-    monkeypatch.setattr("components.data.tables.by_query.__kwdefaults__", {"rows": rows})
+    monkeypatch.setattr("sparring.components.data.tables.by_query.__kwdefaults__", {"rows": rows})
     assert reranked("pieces") == whole
     assert reranked.summary == summary
 

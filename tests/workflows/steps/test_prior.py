@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import GROUPS, QRELS, RANKING, read, write
+from sparring.components.config import UserError
+from sparring.components.data.tables import GROUPS, QRELS, RANKING, read, write
+from sparring.workflows.steps.prior import add_prior, fit_prior, teach_with_prior
 from tests.support import toy
-from workflows.steps.prior import add_prior, fit_prior, teach_with_prior
 
 DEPTH = 4
 QUERIES = [f"q{n}" for n in range(40)]

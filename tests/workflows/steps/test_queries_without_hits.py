@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from components.neighbours.reranking import NeighboursRerankConfig
-from components.retrieval.fusion import FusionConfig
-from components.retrieval.screening import ScreenConfig
+from sparring.components.neighbours.reranking import NeighboursRerankConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.workflows.steps.answers import AnswerConfig, answering
+from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
+from sparring.workflows.steps.evaluate import evaluate
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.score import RerankConfig, rerank
+from sparring.workflows.steps.screen import screen
+from sparring.workflows.steps.smooth import ContextConfig, contexts
 from tests.support import toy
-from workflows.steps.answers import AnswerConfig, answering
-from workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
-from workflows.steps.evaluate import evaluate
-from workflows.steps.fuse import fuse
-from workflows.steps.neighbours import rerank_by_neighbours
-from workflows.steps.score import RerankConfig, rerank
-from workflows.steps.screen import screen
-from workflows.steps.smooth import ContextConfig, contexts
 
 SILENT = {"train": "q7", "test": "q6"}
 """In the middle of its split."""

@@ -11,21 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.data.batches import Batch
-from components.data.tables import ANSWER_RANKS, write
-from components.data.token_store import TokenStore
-from components.data.tokenizers import load_tokenizer
-from components.expansion import expansions
-from components.expansion.query_reading import RerankerInputs
-from components.models.cross_encoder import CrossEncoder
+from sparring.components.data.batches import Batch
+from sparring.components.data.tables import ANSWER_RANKS, write
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.expansion import expansions
+from sparring.components.expansion.query_reading import RerankerInputs
+from sparring.components.models.cross_encoder import CrossEncoder
+from sparring.workflows.steps import choose, query_rerank
+from sparring.workflows.steps.choose import rank_groups
+from sparring.workflows.steps.query_rerank import PredictConfig, candidates, predict
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.expanded import place
 from tests.support.trainings import lines
-from workflows.steps import choose, query_rerank
-from workflows.steps.choose import rank_groups
-from workflows.steps.query_rerank import PredictConfig, candidates, predict
-from workflows.steps.tokenize import TokenizeConfig, tokenize
-from workflows.steps.train import train
 
 RANKING = "components.losses.query_ranks.ranking"
 

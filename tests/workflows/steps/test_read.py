@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import QUERIES, write
-from components.models.reader_configs import ReadConfig, ReaderConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import QUERIES, write
+from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
 from tests.support.writers import write_generator
-from workflows.distributed.cluster import Cluster
-from workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.data.tables import GROUPS, RANKING, check
+from sparring.components.data.tables import GROUPS, RANKING, check
+from sparring.workflows.steps import score as module
+from sparring.workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
+from sparring.workflows.steps.start import start
 from tests.support import toy
 from tests.support.power_cut import PowerCut, cut_power
-from workflows.steps import score as module
-from workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
-from workflows.steps.start import start
 
 ROWS = [
     {"query_id": "q4", "visit": 1, "doc_ids": ["d4", "d9", "d30"]},
@@ -30,8 +30,8 @@ ROWS = [
 @pytest.fixture(scope="module")
 def alone(data: Path, tokens: Path, ranker: Path) -> Callable[[str, str], float]:
     """The score of one pair, by itself."""
-    from components.data.token_store import TokenStore
-    from components.models.cross_encoder import CrossEncoder
+    from sparring.components.data.token_store import TokenStore
+    from sparring.components.models.cross_encoder import CrossEncoder
 
     model = CrossEncoder.load(ranker / "model").eval()
     store = TokenStore(tokens, ranker / "model")

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.retrieval.screening import ScreenConfig
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.workflows.steps import screen as screening
+from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.screen import screen
 from tests.support import toy
-from workflows.steps import screen as screening
-from workflows.steps.mine import MineConfig, mine
-from workflows.steps.screen import screen
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import DOCUMENTS, QUERIES, RANKING
-from components.data.vectors import document_shards
-from components.retrieval import topk
+from sparring.components.config import UserError
+from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.data.vectors import document_shards
+from sparring.components.retrieval import topk
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.steps import search as step
+from sparring.workflows.steps.search import SearchConfig, faiss_index, search
 from tests.support import tiny, toy
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.steps import search as step
-from workflows.steps.search import SearchConfig, faiss_index, search
 
 INLINE = Cluster(mode="inline", device="cpu")
 DOCS, ASKED, WIDTH, K = 500, 41, 8, 25

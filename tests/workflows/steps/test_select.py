@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.data.groups import judged_queries, measured_queries
+from sparring.components.data.groups import judged_queries, measured_queries
+from sparring.workflows.steps.select import select
 from tests.support import toy
-from workflows.steps.select import select
 
 DEV = ["q3", "q9", "q15", "q21"]
 """Those of the toy collection, each with the document of its number."""

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError, parse
-from components.data.tables import DOCUMENTS, QUERIES
-from components.data.vectors import document_shards
-from components.retrieval import smaller
+from sparring.components.config import UserError, parse
+from sparring.components.data.tables import DOCUMENTS, QUERIES
+from sparring.components.data.vectors import document_shards
+from sparring.components.retrieval import smaller
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.steps import search as searching
+from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
+from sparring.workflows.steps.smaller import rescore, smaller_vectors
 from tests.support import toy
-from workflows.distributed.cluster import Cluster, Pool
-from workflows.steps import search as searching
-from workflows.steps.search import SearchConfig, candidates, faiss_index, search
-from workflows.steps.smaller import rescore, smaller_vectors
 
 INLINE = Cluster(mode="inline", device="cpu")
 DOCS, ASKED, WIDTH, K = 400, 30, 32, 12

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from components.config import UserError
-from components.data.groups import Groups
-from components.data.tables import GROUPS, check
-from components.neighbours.smoothing import targets
+from sparring.components.config import UserError
+from sparring.components.data.groups import Groups
+from sparring.components.data.tables import GROUPS, check
+from sparring.components.neighbours.smoothing import targets
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps import smooth as step
+from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from tests.support import tiny, toy
-from workflows.distributed.cluster import Cluster
-from workflows.steps import smooth as step
-from workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 
 ROWS = [
     {"query_id": "q1", "visit": 3, "doc_ids": ["d1", "d4", "d9", "d30", "d31", "d20"]},
@@ -236,7 +236,7 @@ def test_contexts_are_the_same_however_few_queries_are_read_at_once(
     drawn: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, summary = drawn(size=6), drawn.summary
-    monkeypatch.setattr("workflows.steps.smooth.QUERIES_AT_ONCE", 2)
+    monkeypatch.setattr("sparring.workflows.steps.smooth.QUERIES_AT_ONCE", 2)
     assert drawn(size=6) == whole
     assert list(drawn(size=6)) == list(whole)
     assert drawn.summary == summary

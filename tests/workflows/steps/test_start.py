@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.steps.start import start
 from tests.support import toy
-from workflows.steps.start import start
 
 
 @pytest.mark.parametrize("towers", ["shared", "separate"])
 def test_a_start_retriever(tmp_path: Path, encoder: Path, towers: str) -> None:
-    from components.data.tokenizers import load_tokenizer
-    from components.models.dual_encoder import DualEncoder
+    from sparring.components.data.tokenizers import load_tokenizer
+    from sparring.components.models.dual_encoder import DualEncoder
 
     summary = start(tmp_path, toy.INLINE, config=toy.retriever_config(encoder, towers=towers, layers=1))
     model = DualEncoder.load(tmp_path / "model")

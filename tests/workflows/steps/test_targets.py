@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
-from components.expansion.expansions import fold_of
-from components.expansion.targets import MOST_TITLES, TargetConfig, joined
+from sparring.components.config import UserError
+from sparring.components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, check, write
+from sparring.components.expansion.expansions import fold_of
+from sparring.components.expansion.targets import MOST_TITLES, TargetConfig, joined
+from sparring.workflows.steps.targets import targets
 from tests.support import toy
-from workflows.steps.targets import targets
 
 TEXTS = [
     ("d0", "Oslo", "Norway is cold. Its capital is Oslo. Oslo grew."),

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from components.config import UserError
-from components.data.tables import QRELS, QUERIES, document_text
-from components.data.token_store import TokenStore
-from components.data.tokenizers import load_tokenizer
-from components.data.tokens import Tokens
-from components.models.configs import DualEncoderConfig
+from sparring.components.config import UserError
+from sparring.components.data.tables import QRELS, QUERIES, document_text
+from sparring.components.data.token_store import TokenStore
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.workflows.steps import tokenize as module
+from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import tiny, toy
 from tests.support.power_cut import PowerCut, cut_power
-from workflows.steps import tokenize as module
-from workflows.steps.tokenize import TokenizeConfig, tokenize
 
 
 def test_tokens_are_those_of_the_models_tokenizer(data: Path, tokens: Path, retriever: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components import timing
-from components.config import UserError
-from components.training.config import TemperatureConfig
+from sparring.components import timing
+from sparring.components.config import UserError
+from sparring.components.training.config import TemperatureConfig
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.steps.train import train
 from tests.support import toy
 from tests.support.trainings import lines, updates_of_two_runs
-from workflows.distributed.cluster import Cluster
-from workflows.steps.train import train
 
 ROWS = [
     {"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{(i + 13) % 40}", f"d{(i + 17) % 40}"], "teacher": [2.0, 1.0, 0.5]}
@@ -184,10 +184,10 @@ def test_two_workers_of_ray_train_with_a_part_of_each_layer_are_one_process(
 
 
 def test_what_cannot_be_sharded_says_so(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from components.training import sharding
+    from sparring.components.training import sharding
 
     monkeypatch.setattr(sharding, "workers", lambda: 2)
-    from components.training.objective import objective_named
+    from sparring.components.training.objective import objective_named
 
     for name in ("generator", "reader"):
         unmade = objective_named(name).__new__(objective_named(name))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from components.config import UserError
-from workflows.distributed.ray_train import failure_reason
+from sparring.components.config import UserError
+from sparring.workflows.distributed.ray_train import failure_reason
 
 DIED = (
     "The actor died unexpectedly.\n\tpid: 7\nThe actor is dead because its worker process has died. Worker exit type: X"

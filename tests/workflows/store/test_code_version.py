@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workflows.store import code_version as module
-from workflows.store.code_version import code_version
+from sparring.workflows.store import code_version as module
+from sparring.workflows.store.code_version import code_version
 
 
 @pytest.fixture

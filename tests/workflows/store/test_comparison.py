@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.store.comparison import first_difference
 from tests.support.tiny import Place
-from workflows.store.comparison import first_difference
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from components import modules
-from components.config import UserError
-from components.training.config import TrainConfig
-from components.training.terms import LossTerm
+from sparring.components import modules
+from sparring.components.config import UserError
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.terms import LossTerm
+from sparring.workflows.steps.mine import MineConfig, Sampler, mine
+from sparring.workflows.steps.train import train
+from sparring.workflows.store import dag
+from sparring.workflows.store.dag import Description, Step, canonical, graph, relabelled, step
 from tests.support import steps
 from tests.support.steps import Options, chain
 from tests.support.toy import CROSS_ENTROPY
-from workflows.steps.mine import MineConfig, Sampler, mine
-from workflows.steps.train import train
-from workflows.store import dag
-from workflows.store.dag import Description, Step, canonical, graph, relabelled, step
 
 # Identity
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.store.dag import Description, step
+from sparring.workflows.store.planner import pending, states
+from sparring.workflows.store.store import FAILURE, LOCK, RECORD, Store
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
-from workflows.distributed.cluster import Cluster
-from workflows.store.dag import Description, step
-from workflows.store.planner import pending, states
-from workflows.store.store import FAILURE, LOCK, RECORD, Store
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workflows.store.progress import PROGRESS, Progress, read_progress
+from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 
 
 def state(out: Path) -> dict[str, Any]:

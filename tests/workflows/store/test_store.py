@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.running.executor import execute
+from sparring.workflows.store.dag import StepFailed, step
+from sparring.workflows.store.planner import states
+from sparring.workflows.store.store import RECORD, Artifact, Store
 from tests.support import steps
 from tests.support.running import run
 from tests.support.steps import chain
-from workflows.running.executor import execute
-from workflows.store.dag import StepFailed, step
-from workflows.store.planner import states
-from workflows.store.store import RECORD, Artifact, Store
 
 
 @pytest.fixture

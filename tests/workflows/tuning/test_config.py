@@ -12,22 +12,22 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from sparring.workflows.command_line import main, parser
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.running.runner import run_steps
+from sparring.workflows.running.tracking import Tracker
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import graph
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning import tune
+from sparring.workflows.tuning.config import read_tuning
+from sparring.workflows.tuning.known import own_values
+from sparring.workflows.tuning.monitor import Monitor
+from sparring.workflows.tuning.search_space import points
+from sparring.workflows.tuning.trials import Trial
 from tests.support import sources, tiny
 from tests.support.tiny import Said
 from tests.support.tuning import GAME, WARM, tree
-from workflows.__main__ import main, parser
-from workflows.distributed.cluster import Cluster
-from workflows.running.runner import run_steps
-from workflows.running.tracking import Tracker
-from workflows.stages import experiments
-from workflows.store.dag import graph
-from workflows.store.store import Store
-from workflows.tuning import tune
-from workflows.tuning.config import read_tuning
-from workflows.tuning.known import own_values
-from workflows.tuning.monitor import Monitor
-from workflows.tuning.search_space import points
-from workflows.tuning.trials import Trial
 
 K1 = {"bm25.search.k1": {"grid": [0.9, 1.2]}}
 

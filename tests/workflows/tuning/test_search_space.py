@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from workflows.tuning.search_space import Range, assignments, points
+from sparring.workflows.tuning.search_space import Range, assignments, points
 
 
 def test_draws_are_in_their_range_and_have_few_digits() -> None:

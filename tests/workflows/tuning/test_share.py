@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from workflows.distributed.cluster import Cluster
-from workflows.tuning import share
-from workflows.tuning.share import Share, concurrent_trials, machine_capacity
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.tuning import share
+from sparring.workflows.tuning.share import Share, concurrent_trials, machine_capacity
 
 
 def test_a_share_has_its_part_of_the_workers_and_threads() -> None:
@@ -44,7 +44,7 @@ def test_as_many_trials_run_at_once_as_the_cluster_has_processors_for(
             return there
 
     monkeypatch.setattr(share, "ray_session", lambda _: Session)
-    monkeypatch.setattr("workflows.distributed.cluster.ray_session", lambda _: Session)
+    monkeypatch.setattr("sparring.workflows.distributed.cluster.ray_session", lambda _: Session)
     assert concurrent_trials(Cluster(**profile), 20, 20) == most
 
 

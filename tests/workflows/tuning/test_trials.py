@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from components.config import UserError
-from workflows.tuning.report import LUCK, column_names, format_table, scatter, write_page
-from workflows.tuning.search_space import Range
-from workflows.tuning.trials import Trial, TrialTable
+from sparring.components.config import UserError
+from sparring.workflows.tuning.report import LUCK, column_names, format_table, scatter, write_page
+from sparring.workflows.tuning.search_space import Range
+from sparring.workflows.tuning.trials import Trial, TrialTable
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_optuna_learns_from_the_finished_trials(table: TrialTable) -> None:
     """Its points are of the space, and close in on the best values."""
     import optuna
 
-    from workflows.tuning.sampler import Sampler
+    from sparring.workflows.tuning.sampler import Sampler
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"a.rate": Range(loguniform=(0.01, 1.0)), "b.rate": Range(choice=["x", "y"])}
@@ -136,7 +136,7 @@ def test_optuna_draws_no_point_again(table: TrialTable) -> None:
     """Neither one that is done nor one that runs, as long as the space has others; of those it is told."""
     import optuna
 
-    from workflows.tuning.sampler import Sampler
+    from sparring.workflows.tuning.sampler import Sampler
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"a.rate": Range(choice=[0.1, 0.2, 0.3]), "b.rate": Range(choice=["x", "y"])}

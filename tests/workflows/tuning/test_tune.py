@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 import yaml
 
-from components.config import UserError
+from sparring.components.config import UserError
+from sparring.workflows.command_line import main, parser
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.stages import experiments
+from sparring.workflows.store.dag import StepFailed
+from sparring.workflows.store.planner import pending
+from sparring.workflows.store.store import Store
+from sparring.workflows.tuning import share, tune
+from sparring.workflows.tuning.config import read_tuning
+from sparring.workflows.tuning.report import format_value
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
 from tests.support.tuning import GAME, WARM, tree
-from workflows.__main__ import main, parser
-from workflows.distributed.cluster import Cluster
-from workflows.report.run_folder import RunFolder
-from workflows.stages import experiments
-from workflows.store.dag import StepFailed
-from workflows.store.planner import pending
-from workflows.store.store import Store
-from workflows.tuning import share, tune
-from workflows.tuning.config import read_tuning
-from workflows.tuning.report import format_value
 
 pytestmark = pytest.mark.timeout(900)  # each trial is a process that imports torch: minutes on a busy machine
 

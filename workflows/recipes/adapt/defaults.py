@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.config import UserError, did_you_mean, listing
-from components.data.tables import DEV
-from components.models.capabilities import can_be_read, has_token_types, is_decoder, longest, token_counter
-from components.models.configs import MODULES, PAIR, locate_model
-from components.sources.base import HoldOut
-from components.sources.survey import Survey, relevant_documents, survey
-from workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
-from workflows.stages.config import Default
+from sparring.components.config import UserError, did_you_mean, listing
+from sparring.components.data.tables import DEV
+from sparring.components.models.capabilities import can_be_read, has_token_types, is_decoder, longest, token_counter
+from sparring.components.models.configs import MODULES, PAIR, locate_model
+from sparring.components.sources.base import HoldOut
+from sparring.components.sources.survey import Survey, relevant_documents, survey
+from sparring.workflows.recipes.adapt.config import PAIRS, TEMPERATURE, Config, Length, Pairs, Trainings
+from sparring.workflows.stages.config import Default
 
 UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
 MISSING = "source missing: not yet that of the collection"

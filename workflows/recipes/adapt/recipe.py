@@ -3,19 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from components.training.config import TrainConfig
-from components.training.pretraining import ClozeConfig
-from workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
-from workflows.stages import experiments
-from workflows.stages.collection import Collection
-from workflows.stages.config import CollectionConfig, seeded
-from workflows.stages.costs import cost_of, levels, of_ours
-from workflows.stages.pretraining import PretrainingPhase, pretrained
-from workflows.stages.results import Outcome, Results, note_on
-from workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
-from workflows.stages.untrained import INTERPOLATED, add_untrained
-from workflows.steps.evaluate import nothing_measured
-from workflows.store.dag import step
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.pretraining import ClozeConfig
+from sparring.workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.costs import cost_of, levels, of_ours
+from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
+from sparring.workflows.stages.results import Outcome, Results, note_on
+from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
+from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained
+from sparring.workflows.steps.evaluate import nothing_measured
+from sparring.workflows.store.dag import step
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (

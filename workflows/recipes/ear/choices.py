@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from workflows.recipes.ear.config import AllExpansionsConfig
-from workflows.recipes.ear.generators import Expansions, Generators
-from workflows.recipes.ear.query_rerankers import Prediction
-from workflows.recipes.ear.setting import Setting
-from workflows.steps.choose import choose, choose_several
-from workflows.steps.expand import concatenated
-from workflows.steps.fuse import fuse_expansions
-from workflows.store.dag import Step, step
+from sparring.workflows.recipes.ear.config import AllExpansionsConfig
+from sparring.workflows.recipes.ear.generators import Expansions, Generators
+from sparring.workflows.recipes.ear.query_rerankers import Prediction
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.steps.choose import choose, choose_several
+from sparring.workflows.steps.expand import concatenated
+from sparring.workflows.steps.fuse import fuse_expansions
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from workflows.recipes.ear.config import Config
+from sparring.workflows.recipes.ear.config import Config
 
 Pairs = list[tuple[str, str]]
 

@@ -5,23 +5,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from components.config import Config as Part
-from components.config import distinct, listing
-from components.expansion.relevance_model import RelevanceConfig
-from components.expansion.targets import TargetConfig
-from components.models.configs import CrossEncoderConfig, DualEncoderConfig
-from components.models.generator_configs import GenerateConfig, GeneratorConfig
-from components.models.reader_configs import ReadConfig, ReaderConfig
-from components.retrieval.fusion import FusionConfig
-from components.retrieval.lucene import RM3Config
-from components.retrieval.screening import ScreenConfig
-from components.training.config import TrainConfig, Validation
-from components.yaml_files import merged
-from workflows.stages.config import RetrievalConfig, TrainingPhase
-from workflows.steps.expand import FileConfig
-from workflows.steps.mine import MineConfig
-from workflows.steps.query_rerank import PredictConfig
-from workflows.steps.score import RerankConfig
+from sparring.components.config import Config as Part
+from sparring.components.config import distinct, listing
+from sparring.components.expansion.relevance_model import RelevanceConfig
+from sparring.components.expansion.targets import TargetConfig
+from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
+from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.lucene import RM3Config
+from sparring.components.retrieval.screening import ScreenConfig
+from sparring.components.training.config import TrainConfig, Validation
+from sparring.components.yaml_files import merged
+from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase
+from sparring.workflows.steps.expand import FileConfig
+from sparring.workflows.steps.mine import MineConfig
+from sparring.workflows.steps.query_rerank import PredictConfig
+from sparring.workflows.steps.score import RerankConfig
 
 Kind = Literal["ri", "rd"]
 

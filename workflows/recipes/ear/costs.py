@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from workflows.recipes.ear.config import Kind
-from workflows.recipes.ear.generators import Expansions, Generators
-from workflows.recipes.ear.query_rerankers import Prediction
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.results import SystemCost, TimeSpent
-from workflows.stages.retrieval import Retrieval
-from workflows.store.dag import Step
+from sparring.workflows.recipes.ear.config import Kind
+from sparring.workflows.recipes.ear.generators import Expansions, Generators
+from sparring.workflows.recipes.ear.query_rerankers import Prediction
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.results import SystemCost, TimeSpent
+from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.store.dag import Step
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
 """The share of an approximate search that the index takes, without the exact search that it is compared with."""

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from workflows.recipes.ear.generators import Expansions
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.collection import Model
-from workflows.stages.config import TrainingPhase
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.training import phase
-from workflows.steps.expand import chosen_queries
-from workflows.steps.tokenize import tokenize_queries
-from workflows.store.dag import Step, step
+from sparring.workflows.recipes.ear.generators import Expansions
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.collection import Model
+from sparring.workflows.stages.config import TrainingPhase
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.training import phase
+from sparring.workflows.steps.expand import chosen_queries
+from sparring.workflows.steps.tokenize import tokenize_queries
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Self
 
-from workflows.recipes.ear.config import Writer
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.learning import learnt
-from workflows.steps.answers import answering
-from workflows.steps.choose import answer_ranks
-from workflows.steps.expand import expand_by_model, expand_by_relevance, expand_from_file, with_question
-from workflows.steps.start import start
-from workflows.steps.targets import targets
-from workflows.steps.tokenize import tokenize
-from workflows.store.dag import Step, step
+from sparring.workflows.recipes.ear.config import Writer
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.learning import learnt
+from sparring.workflows.steps.answers import answering
+from sparring.workflows.steps.choose import answer_ranks
+from sparring.workflows.steps.expand import expand_by_model, expand_by_relevance, expand_from_file, with_question
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.targets import targets
+from sparring.workflows.steps.tokenize import tokenize
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from typing import Self
 
-from workflows.recipes.ear.config import Passages
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.collection import Model
-from workflows.stages.retrieval import reranked
-from workflows.stages.training import phase
-from workflows.store.dag import Step
+from sparring.workflows.recipes.ear.config import Passages
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.collection import Model
+from sparring.workflows.stages.retrieval import reranked
+from sparring.workflows.stages.training import phase
+from sparring.workflows.store.dag import Step
 
 
 class PassageReranker:

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Self
 
-from workflows.recipes.ear.config import Kind
-from workflows.recipes.ear.generators import Expansions, Generators
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.learning import learnt
-from workflows.steps.choose import rank_groups
-from workflows.steps.expand import joined_expansions
-from workflows.steps.query_rerank import candidates, candidates_released, predict
-from workflows.steps.start import start
-from workflows.steps.tokenize import tokenize
-from workflows.store.dag import Step, step
+from sparring.workflows.recipes.ear.config import Kind
+from sparring.workflows.recipes.ear.generators import Expansions, Generators
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.learning import learnt
+from sparring.workflows.steps.choose import rank_groups
+from sparring.workflows.steps.expand import joined_expansions
+from sparring.workflows.steps.query_rerank import candidates, candidates_released, predict
+from sparring.workflows.steps.start import start
+from sparring.workflows.steps.tokenize import tokenize
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from typing import Self
 
-from workflows.recipes.ear.config import Reading
-from workflows.recipes.ear.setting import Setting
-from workflows.stages.collection import Model
-from workflows.stages.learning import learnt
-from workflows.steps.read import evaluate_answers, read_answers, reading_groups
-from workflows.steps.tokenize import tokenize
-from workflows.store.dag import Step, step
+from sparring.workflows.recipes.ear.config import Reading
+from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.stages.collection import Model
+from sparring.workflows.stages.learning import learnt
+from sparring.workflows.steps.read import evaluate_answers, read_answers, reading_groups
+from sparring.workflows.steps.tokenize import tokenize
+from sparring.workflows.store.dag import Step, step
 
 
 class Reader:

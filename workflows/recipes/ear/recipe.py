@@ -3,23 +3,23 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.config import listing
-from workflows.recipes.ear.choices import Choices
-from workflows.recipes.ear.comparisons import comparisons
-from workflows.recipes.ear.config import Config
-from workflows.recipes.ear.costs import Costs
-from workflows.recipes.ear.dense import Dense
-from workflows.recipes.ear.generators import Expansions, Generators
-from workflows.recipes.ear.passages import PassageReranker
-from workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
-from workflows.recipes.ear.reader import Reader
-from workflows.recipes.ear.setting import setting
-from workflows.stages import experiments
-from workflows.stages.results import Outcome, Results, SystemCost, note_on
-from workflows.stages.retrieval import Retrieval, refresh
-from workflows.stages.untrained import add_untrained, from_files
-from workflows.steps.study import study
-from workflows.store.dag import Step, graph, relabelled, step
+from sparring.components.config import listing
+from sparring.workflows.recipes.ear.choices import Choices
+from sparring.workflows.recipes.ear.comparisons import comparisons
+from sparring.workflows.recipes.ear.config import Config
+from sparring.workflows.recipes.ear.costs import Costs
+from sparring.workflows.recipes.ear.dense import Dense
+from sparring.workflows.recipes.ear.generators import Expansions, Generators
+from sparring.workflows.recipes.ear.passages import PassageReranker
+from sparring.workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
+from sparring.workflows.recipes.ear.reader import Reader
+from sparring.workflows.recipes.ear.setting import setting
+from sparring.workflows.stages import experiments
+from sparring.workflows.stages.results import Outcome, Results, SystemCost, note_on
+from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.untrained import add_untrained, from_files
+from sparring.workflows.steps.study import study
+from sparring.workflows.store.dag import Step, graph, relabelled, step
 
 MODELS = ("generator_seed", "generators", "include_question", "negatives", "order", "passages", "reader",
           "rerankers", "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip

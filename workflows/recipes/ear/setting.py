@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from components.retrieval.fusion import FusionConfig
-from workflows.recipes.ear.config import Config
-from workflows.stages.collection import Collection, Model
-from workflows.stages.config import seeded
-from workflows.stages.training import splits_for
-from workflows.steps.fuse import fuse
-from workflows.steps.lucene import lucene_search
-from workflows.store.dag import Step, step
+from sparring.components.retrieval.fusion import FusionConfig
+from sparring.workflows.recipes.ear.config import Config
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import seeded
+from sparring.workflows.stages.training import splits_for
+from sparring.workflows.steps.fuse import fuse
+from sparring.workflows.steps.lucene import lucene_search
+from sparring.workflows.store.dag import Step, step
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Charts: measures by rounds, and those that steps of the recipe wrote."""
 
-from components.charts.line_chart import Chart, Point, charts, svg
-from workflows.report.finished import Finished, Json, shown
-from workflows.report.page import drawing
-from workflows.steps.pictures import PICTURES
-from workflows.store.store import Store
+from sparring.components.charts.line_chart import Chart, Point, charts, svg
+from sparring.workflows.report.finished import Finished, Json, shown
+from sparring.workflows.report.page import drawing
+from sparring.workflows.steps.pictures import PICTURES
+from sparring.workflows.store.store import Store
 
 
 def by_round(rows: list[Json]) -> list[Json]:

@@ -1,10 +1,10 @@
 """What each system had on the queries that systems were chosen by."""
 
-from components.evaluation.selection import FILE
-from components.files import read_json
-from workflows.report.finished import Json
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.evaluation.selection import FILE
+from sparring.components.files import read_json
+from sparring.workflows.report.finished import Json
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 
 def choice(results: Step | None, store: Store) -> Json | None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from components.evaluation.measures import mean_and_deviation
-from workflows.report.finished import Json
-from workflows.stages.results import SystemCost, TimeSpent
-from workflows.store.store import Store
+from sparring.components.evaluation.measures import mean_and_deviation
+from sparring.workflows.report.finished import Json
+from sparring.workflows.stages.results import SystemCost, TimeSpent
+from sparring.workflows.store.store import Store
 
 SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 """The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from components.charts.curve_chart import CurveChart, Points, svg
-from components.training.config import LOG
-from workflows.report.finished import Finished, Json, shown
-from workflows.report.page import drawing
-from workflows.report.sections.steps import without_seed
-from workflows.store.store import Store
+from sparring.components.charts.curve_chart import CurveChart, Points, svg
+from sparring.components.training.config import LOG
+from sparring.workflows.report.finished import Finished, Json, shown
+from sparring.workflows.report.page import drawing
+from sparring.workflows.report.sections.steps import without_seed
+from sparring.workflows.store.store import Store
 
 MOST = 24
 """Trainings whose curves are drawn."""

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from components.evaluation.measures import mean_and_deviation
-from workflows.report.finished import Json
-from workflows.stages.results import System
-from workflows.store.store import Store
+from sparring.components.evaluation.measures import mean_and_deviation
+from sparring.workflows.report.finished import Json
+from sparring.workflows.stages.results import System
+from sparring.workflows.store.store import Store
 
 
 def entropies(systems: Sequence[System], store: Store) -> list[Json]:

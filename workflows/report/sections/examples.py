@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from components.data.groups import judged_queries
-from components.data.tables import QRELS, RANKING, pieces, read, records
-from components.evaluation.rank_changes import Change, changes, telling
-from workflows.report.finished import Json
-from workflows.stages.results import System
-from workflows.store.store import Store
+from sparring.components.data.groups import judged_queries
+from sparring.components.data.tables import QRELS, RANKING, pieces, read, records
+from sparring.components.evaluation.rank_changes import Change, changes, telling
+from sparring.workflows.report.finished import Json
+from sparring.workflows.stages.results import System
+from sparring.workflows.store.store import Store
 
 FILE = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")

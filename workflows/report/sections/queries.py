@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from components.data.groups import measured_queries
-from components.data.tables import QRELS, RANKING, TEXT, of_queries, read, records
-from components.evaluation.measures import PER_QUERY_FILE, by_measure
-from components.evaluation.rank_changes import first_relevant, relevant_of
-from workflows.report.finished import Json
-from workflows.stages.results import System
-from workflows.store.store import Store
+from sparring.components.data.groups import measured_queries
+from sparring.components.data.tables import QRELS, RANKING, TEXT, of_queries, read, records
+from sparring.components.evaluation.measures import PER_QUERY_FILE, by_measure
+from sparring.components.evaluation.rank_changes import first_relevant, relevant_of
+from sparring.workflows.report.finished import Json
+from sparring.workflows.stages.results import System
+from sparring.workflows.store.store import Store
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from components.charts.share_bars import svg
-from components.data.groups import judged_queries
-from components.data.tables import QRELS, RANKING, of_queries, read
-from components.evaluation.rank_changes import first_relevant, relevant_of
-from components.evaluation.refreshes import bands, median_rank, overlap, shares_by_band, top
-from workflows.report.finished import Finished, Json
-from workflows.report.page import drawing
-from workflows.report.sections.steps import without_seed
-from workflows.steps.mine import mine
-from workflows.steps.screen import screen
-from workflows.store.dag import Step, graph
-from workflows.store.store import Store
+from sparring.components.charts.share_bars import svg
+from sparring.components.data.groups import judged_queries
+from sparring.components.data.tables import QRELS, RANKING, of_queries, read
+from sparring.components.evaluation.rank_changes import first_relevant, relevant_of
+from sparring.components.evaluation.refreshes import bands, median_rank, overlap, shares_by_band, top
+from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.page import drawing
+from sparring.workflows.report.sections.steps import without_seed
+from sparring.workflows.steps.mine import mine
+from sparring.workflows.steps.screen import screen
+from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.store.store import Store
 
 QUERIES = 1000
 """Training queries that are looked at: a sample that is the same for every ranking."""

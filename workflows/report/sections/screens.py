@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from components.data.tables import records
-from workflows.report.finished import Finished, Json, shown
-from workflows.steps.screen import CASES
-from workflows.store.store import Store
+from sparring.components.data.tables import records
+from sparring.workflows.report.finished import Finished, Json, shown
+from sparring.workflows.steps.screen import CASES
+from sparring.workflows.store.store import Store
 
 TABLES = ("documents.parquet", "queries.parquet")
 

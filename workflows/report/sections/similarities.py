@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from components.charts.embedding_plots import distributions
-from components.evaluation.embedding_space import COSINES
-from components.files import read_json
-from workflows.report.finished import Json
-from workflows.report.page import drawing
-from workflows.stages.results import System
-from workflows.steps.sentences import SIMILARITY
-from workflows.store.store import Store
+from sparring.components.charts.embedding_plots import distributions
+from sparring.components.evaluation.embedding_space import COSINES
+from sparring.components.files import read_json
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.page import drawing
+from sparring.workflows.stages.results import System
+from sparring.workflows.steps.sentences import SIMILARITY
+from sparring.workflows.store.store import Store
 
 
 def similarities(systems: Sequence[System], store: Store) -> list[Json]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from components.evaluation.measures import mean_and_deviation
-from workflows.report.finished import Finished, Json, shown
-from workflows.report.sections.costs import busy
-from workflows.steps.sizes import DEPTH, SIZES
-from workflows.store.dag import Step
-from workflows.store.store import Store
+from sparring.components.evaluation.measures import mean_and_deviation
+from sparring.workflows.report.finished import Finished, Json, shown
+from sparring.workflows.report.sections.costs import busy
+from sparring.workflows.steps.sizes import DEPTH, SIZES
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
 
 
 def sizes(steps: Finished, store: Store) -> Iterator[Json]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from components.charts.embedding_plots import DISTRIBUTIONS, distributions, scatter
-from components.evaluation.embedding_space import mean_over_seeds
-from components.files import read_json
-from workflows.report.finished import Json
-from workflows.report.page import drawing
-from workflows.stages.results import System
-from workflows.steps.analyse import ANALYSIS
-from workflows.store.store import Store
+from sparring.components.charts.embedding_plots import DISTRIBUTIONS, distributions, scatter
+from sparring.components.evaluation.embedding_space import mean_over_seeds
+from sparring.components.files import read_json
+from sparring.workflows.report.finished import Json
+from sparring.workflows.report.page import drawing
+from sparring.workflows.stages.results import System
+from sparring.workflows.steps.analyse import ANALYSIS
+from sparring.workflows.store.store import Store
 
 
 def spaces(systems: Sequence[System], store: Store) -> list[Json]:

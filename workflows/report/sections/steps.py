@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from statistics import median
 
-from workflows.report.finished import Finished, Json
-from workflows.report.timeline import efficiency, longest_chain, timeline
-from workflows.store.store import Store
+from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.timeline import efficiency, longest_chain, timeline
+from sparring.workflows.store.store import Store
 
 _SEED = re.compile(r" \(seed \d+\)")
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
-from components.data.batches import Batch
-from components.objectives.parts.editing import Edits
-from components.training.pretraining import AugmentationConfig, DifferenceConfig
+from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.editing import Edits
+from sparring.components.training.pretraining import AugmentationConfig, DifferenceConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant, edited
 from tests.support.trainings import visits

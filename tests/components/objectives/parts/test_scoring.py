@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from components.data.tables import QUERIES, document_text
-from components.losses.in_batch import both_directions, hardness_weighted
-from components.losses.listwise import cross_entropy, listnet
-from components.losses.same_tower import pair, released_pair, samtone
-from components.losses.simlm import contrastive, released
-from components.objectives.parts.scoring import batch_scores, group_scores
-from components.objectives.retriever import Retriever
-from components.scores import Block, Blocks, Scores
-from components.training.objective import ObjectiveInputs
+from sparring.components.data.tables import QUERIES, document_text
+from sparring.components.losses.in_batch import both_directions, hardness_weighted
+from sparring.components.losses.listwise import cross_entropy, listnet
+from sparring.components.losses.same_tower import pair, released_pair, samtone
+from sparring.components.losses.simlm import contrastive, released
+from sparring.components.objectives.parts.scoring import batch_scores, group_scores
+from sparring.components.objectives.retriever import Retriever
+from sparring.components.scores import Block, Blocks, Scores
+from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import visits
 
@@ -49,7 +49,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, data: Path, retriever: Path) -> dict[str, Path]:
     """The toy collection with two queries that ask what others ask, its tokens and the groups."""
-    from workflows.steps.tokenize import TokenizeConfig, tokenize
+    from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 
     folder = tmp_path_factory.mktemp("world")
     (folder / "data").mkdir()

@@ -1,0 +1,1 @@
+"""Train and compare retrievers and rerankers, and search with what was deployed."""

@@ -1,0 +1,232 @@
+"""The command line: `sparring COMMAND ...`, and `python -m workflows COMMAND ...` in a checkout."""
+
+import argparse
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sparring.components.config import UserError
+from sparring.workflows.commands import (
+    chaos,
+    clean,
+    completion,
+    convert,
+    doctor,
+    evaluate,
+    export,
+    init,
+    marks,
+    opening,
+    plan,
+    push,
+    record,
+    report,
+    run,
+    search,
+    serve,
+    show,
+    submit,
+    tune,
+    verify,
+)
+from sparring.workflows.program import program, without_passwords
+from sparring.workflows.store import s3
+from sparring.workflows.store.dag import StepFailed
+from sparring.workflows.store.needed import NotMade, remade
+
+COMMANDS = (
+    init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, evaluate,
+    verify, clean, doctor, chaos, completion,
+)  # fmt: skip
+"""A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
+read."""
+
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+"""Errors of a disk that is full, read-only, another's or broken: no mistake of ours that a traceback would explain."""
+OF_RIGHTS = {errno.EACCES, errno.EPERM}
+"""Those of them that say that this user may not."""
+YOURS = "files and folders that you may use; --store PLACE moves the store, --runs FOLDER the runs"
+
+KEPT = "Finished steps are kept. Repeat the command to resume."
+MENDED = "Finished steps are kept. Once that is mended, repeat the command to resume."
+
+GUIDE = """\
+Sparring trains dense retrievers and rankers against each other on Ray.
+
+To begin:
+  {program} run configs/demo.yaml              a whole round in minutes, on documentation that is here already
+  {program} search configs/demo.yaml "QUESTION"
+                                               ask what it has trained
+Your own collection, a folder or a file (BEIR, MS MARCO, DPR, CSV, TSV, JSON lines, Parquet, lists of texts):
+  {program} init MY-FOLDER                     what it holds; writes a config of a few lines, MY-FOLDER.yaml
+  {program} plan MY-FOLDER.yaml                what it would do, and the numbers it chose for the collection
+  {program} run MY-FOLDER.yaml                 ends with the system to deploy, and how good it is
+
+"""
+"""What the command says where it is given nothing."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command; 0 for done, 2 for a user's mistake, 1 for a failure, 130 for Ctrl-C, 143 for SIGTERM."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who called, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if not (sys.argv[1:] if words is None else words):
+        print(GUIDE.format(program=program()) + parser().format_help(), end="")
+        return 0
+    arguments = parser().parse_args(words)
+    terminated = threading.Event()
+
+    def terminate(number: int, frame: Any) -> NoReturn:
+        terminated.set()  # Ray raises another exception for one that was raised while it waited
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        arguments.call(arguments)
+        sys.stdout.flush()
+        return 0
+    except UserError as mistake:
+        return _said(mistake, arguments)
+    except StepFailed as error:
+        print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        how = "Terminated." if terminated.is_set() else "Interrupted."
+        # Others, and `plan`, run no steps; what `chaos` runs is removed.
+        runs = hasattr(arguments, "cluster") and not {"estimate", "kills"} & vars(arguments).keys()
+        kept = f" {KEPT}" if runs else ""
+        print(f"\n{str(stop) or how + kept}", file=sys.stderr)
+        return 143 if terminated.is_set() else 130
+    except BrokenPipeError:  # the reader of our output has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # one that the command line or a config gives
+            print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
+            return 2
+        if error.errno not in OF_THE_DISK:
+            if lost := opening.damaged(arguments):  # Arrow's, of no system call
+                return _said(lost, arguments)
+            raise
+        where = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
+        if error.errno in OF_RIGHTS and error.filename:
+            print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
+            return 2
+        print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
+        return 1
+    except Exception:
+        if lost := opening.damaged(arguments):
+            return _said(lost, arguments)
+        raise
+    finally:
+        with suppress(KeyboardInterrupt):  # a second one, while Ray is left
+            opening.leave()
+
+
+def _output() -> str:
+    """What to call this program's output where it cannot be written, whose errors name no file; empty where it can."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
+        return "standard output: "
+    return ""
+
+
+def _disks(arguments: argparse.Namespace) -> str:
+    """Where a disk may be at fault that an error does not name."""
+    places = [str(place) for key in ("store", "runs") if (place := getattr(arguments, key, None)) is not None]
+    places = [str(s3.local_path(place)) if "://" in place else place for place in places]  # this machine's part of it
+    return f"{' or '.join(places)}: " if places else ""
+
+
+def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
+    """Say what is wrong, with the command that makes what is not there."""
+    named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
+    error = opening.labelled_here(error, arguments) if named and isinstance(error, NotMade) and error.name else error
+    said = str(error)
+    if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
+        said = f"{error}: repeat the command"  # which sent this job, and knows no --until
+    elif isinstance(error, NotMade):
+        others = opening.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
+        finished = named and not error.again and opening.is_finished(arguments)
+        said = error.told(opening.run_command(arguments) if named else None, finished=finished) + others
+    print(without_passwords(f"error: {said}"), file=sys.stderr)
+    return 2
+
+
+OF_ALL = ("--store", "--runs")
+"""Options of all commands."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser, of all or of one command: what it does not know is its own mistake, said in one line that names its own
+    help, and of a wrong choice it names the near one."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line, and exit status 2."""
+        self.exit(2, f"error: {message} (more: {self.prog} --help)\n")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, others = super().parse_known_args(args, namespace)
+        # argparse gives no word behind an option to a positional argument that may be left out.
+        for action in self._get_positional_actions():
+            if action.nargs == "?" and getattr(found, action.dest) is None and others and others[0][:1] != "-":
+                setattr(found, action.dest, self._get_value(action, others.pop(0)))
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}{self._hint(others[0].partition('=')[0])}")
+        return found, others
+
+    def _hint(self, option: str) -> str:
+        if option in OF_ALL:
+            return f"; accepted: before the command, {program()} {option} PLACE COMMAND ..."
+        near = get_close_matches(option, [*self._option_string_actions, *OF_ALL], 1, 0.8)
+        return "".join(f"; did you mean {one}?" for one in near)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = get_close_matches(str(value), map(str, action.choices or ()), 1)
+            error.message += "".join(f"; did you mean {one}?" for one in near)
+            raise
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its arguments and its help."""
+    top = Parser(
+        prog=program(),
+        description="Train dense retrievers and rankers against each other on Ray.",
+        epilog=f"Begin with: {program()} plan configs/demo.yaml",
+    )
+    top.add_argument(
+        "--store",
+        metavar="PLACE",
+        help="where artifacts lie: a directory, or s3://BUCKET/PREFIX (default: $SPARRING_STORE or store)",
+    )
+    top.add_argument(
+        "--runs",
+        type=Path,
+        metavar="FOLDER",
+        default=Path("runs"),
+        help="where each run's links and report lie (default: runs)",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        about = module.__doc__ or ""
+        name, sentence = module.__name__.rpartition(".")[2], about.partition(". ")[0].rstrip(".")
+        sub = commands.add_parser(name, help=sentence, description=about)
+        module.add_arguments(sub)
+        sub.set_defaults(call=module.call, parser=top)
+    return top
