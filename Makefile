@@ -1,4 +1,4 @@
-# All of this works on a machine with Python 3.11 and nothing else.
+# All of this works on a machine with Python 3.11, 3.12 or 3.13 and nothing else. PYTHON=/path/to/python names another.
 
 # Packages on these paths would hide our own and the locked ones.
 unexport PYTHONHOME PYTHONPATH
@@ -6,13 +6,13 @@ unexport PYTHONHOME PYTHONPATH
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all docs bench lint layers format lock clean
+.PHONY: help setup demo test test-all pythons docs bench lint layers format lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv from the lock files, unless it is up to date
-	@$(call with-python,setup)
+	@$(call environment,setup)
 
 demo: setup ## set up and run the main job on the embedded collection
 	$(BIN)/python -m workflows run configs/demo.yaml
@@ -25,14 +25,17 @@ test: lint ## set up, check and test; ARGS="-k ..." goes to pytest, and "-n 0 --
 test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
 
-docs: setup ## write the documentation, with its reference made from the code, to build/docs
+docs: ## write the documentation, with its reference made from the code, to build/docs
+	@$(call environment,setup documentation)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -f docs/mkdocs.yml
 	@echo "open build/docs/index.html, or with its search: $(BIN)/python -m http.server --bind 127.0.0.1 -d build/docs"
 
-bench: setup ## the benchmarks, tests/benchmarks/bench_*.py
+bench: ## the benchmarks, tests/benchmarks/bench_*.py
+	@$(call environment,setup development)
 	OMP_NUM_THREADS=$$(nproc) $(BIN)/python -m pytest tests/benchmarks -m "" --timeout 0 -o python_files="bench_*.py" -s $(ARGS)
 
-lint: setup ## style, types and import contracts
+lint: ## style, types and import contracts
+	@$(call environment,setup development documentation)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
@@ -41,24 +44,21 @@ lint: setup ## style, types and import contracts
 layers: setup ## draw the folders and their imports
 	$(BIN)/python -m tests.support.layers
 
-format: setup ## sort imports and format the code
+format: ## sort imports and format the code
+	@$(call environment,setup development)
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-lock: ## resolve pyproject.toml into new lock files, with hashes beside; UPGRADE=1 takes the newest of everything
-	@$(call with-python,lock $(if $(UPGRADE),--upgrade))
+lock: ## resolve pyproject.toml into new lock files; UPGRADE=1 takes the newest of everything
+	@$(call environment,lock $(if $(UPGRADE),--upgrade))
+
+wheel: setup ## build dist/sparring-*.whl
+	rm -rf build/wheel build/lib
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/sparring-*.whl
 
 clean: ## remove caches and build leftovers; never the store, the runs or .venv
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -path ./.venv -prune -o -path ./store -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-# The first Python 3.11 there is, or the one that `make setup PYTHON=/path/to/python3.11` names.
-define with-python
-for python in $(or $(PYTHON),python3.11 python3 python); do \
-    if "$$python" -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" 2>/dev/null; then \
-        exec "$$python" cluster/environment.py $(1); \
-    fi; \
-done; \
-echo "No Python 3.11: tried $(or $(PYTHON),python3.11 python3 python). Install it, or name it: make $@ PYTHON=/path/to/python3.11" >&2; \
-exit 1
-endef
+environment = python=$$(PYTHON="$(PYTHON)" sh cluster/find-python.sh) && exec "$$python" cluster/environment.py $(1)

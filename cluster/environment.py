@@ -1,16 +1,18 @@
-"""The Python environment: `make setup` fills `.venv` from the lock files, `make lock` writes the lock files and
-the hashes of what they name.
+"""Fill `.venv` from the lock files, and write the lock files.
 
-Runs on Python 3.11 with the standard library only. pip does the work, with the index, mirror or folder of wheels that
-the machine has configured for it; so a machine that is configured for CPU builds of torch gets the CPU build.
+    environment.py setup [development] [documentation]    # make setup, make test, make docs
+    environment.py lock [--upgrade]                       # make lock
+
+Runs on every supported Python, with the standard library only. pip installs, with the index, mirror or folder of wheels
+that the machine has configured for it: a machine that is configured for CPU builds of torch gets the CPU build.
 """
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,142 +20,121 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
-RUNTIME = ROOT / "cluster" / "requirements.lock"
-DEVELOPMENT = ROOT / "cluster" / "development.lock"
-HASHES = ROOT / "cluster" / "hashes"
-"""The lock files once more, each package with the hashes of its files; and beside them what only CUDA needs."""
-DISK_SPACE = 4e9
-"""Bytes that a setup without CUDA needs at most: for the packages, and for what pip unpacks meanwhile."""
+FOLDER = ROOT / "cluster"
+RUNTIME = "requirements"
+"""The lock of what Sparring runs on."""
+GROUPS = ("development", "documentation")
+"""The locks of what its checks and its documentation need beyond that, by the names of their dependency groups."""
+TORCH, CUDA = "torch", "cuda"
+"""The lock of torch alone, and the lock of what only torch's CUDA build needs."""
+OF_CUDA = re.compile(r"nvidia-|cuda-|triton$")
+"""Names of packages that belong to CUDA."""
+OF_PYSERINI = ("cython", "fastmcp", "flask", "matplotlib", "onnxruntime", "openai", "pytest", "tiktoken")
+"""What Pyserini's own commands need. The runtime takes nothing but Lucene from Pyserini."""
+DISK_SPACE = 3e9
+"""Bytes that set-up needs without CUDA: for the packages, and for what pip unpacks meanwhile."""
 
-RUNTIME_HEADER = """\
-# What Sparring runs on, complete with everything that needs: Python 3.11, resolved on Linux x86-64.
-# Written by `make lock` from pyproject.toml. Images and cluster nodes install this file; `make setup` adds
-# development.lock.
-#
-# No hashes, because one file serves several builds: torch comes as a CPU or a CUDA build under the same version, as pip
-# is configured, and the CUDA one names further distributions, each at one exact version. pip checks all hashes or none.
-"""
-DEVELOPMENT_HEADER = """\
-# What checks and tests need beyond requirements.lock. Written by `make lock` from pyproject.toml.
-"""
-CUDA_HEADER = """\
-# What torch's CUDA build needs beyond requirements.lock. Written by `make lock`.
-"""
-HASHES_HEADER = """\
-# Here with the hashes of all files that the Python Package Index has of each version:
-#     pip install --no-deps --require-hashes -r cluster/hashes/requirements.lock -r cluster/hashes/cuda.lock
-# A CPU build of torch is in another index. Install it first, and leave out cuda.lock; its hash is not checked then.
-"""
+HEADERS = {
+    RUNTIME: """\
+# What Sparring runs on, but for torch: everything that pyproject.toml asks for, complete with what that needs. For
+# CPython 3.11, 3.12 and 3.13 from their first patch releases on. `make lock` writes it. `make setup`, images and
+# clusters install it, with torch.lock:
+#     python3 cluster/environment.py setup
+""",
+    TORCH: """\
+# torch comes as a CPU or a CUDA build under one version, as pip is configured, so it has no hashes here.
+# `make lock` writes this file.
+""",
+    CUDA: """\
+# What torch's CUDA build needs beyond requirements.lock. `make lock` writes it.
+""",
+    "development": """\
+# What checks, tests and benchmarks need beyond requirements.lock. `make lock` writes it.
+""",
+    "documentation": """\
+# What the documentation needs beyond requirements.lock. `make lock` writes it.
+""",
+}
+
+NO_ANSWER = re.compile(
+    r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|ConnectTimeoutError|ReadTimeoutError"
+    r"|Network is unreachable|Connection refused|ProxyError"
+)
+"""What pip prints where no index answers."""
 
 
 class Failure(Exception):
     """What went wrong and what to do about it, for people."""
 
 
-def setup() -> None:
-    """Make `.venv` exactly what the lock files say, unless it is already."""
+def setup(groups: Sequence[str]) -> None:
+    """Make `.venv` what the lock files say, with the given groups beside the runtime, unless it is already."""
     with _alone():
-        # The path is part of the stamp because a virtual environment does not work after it was moved.
-        wanted = f"{ENVIRONMENT}\n{RUNTIME.read_text()}{DEVELOPMENT.read_text()}"
-        stamp = ENVIRONMENT / "complete"
-        if stamp.is_file() and stamp.read_text() == wanted and _works(ENVIRONMENT):
-            write_command(ENVIRONMENT / "bin")
+        stamp, wanted = ENVIRONMENT / "complete", {name: _digest(name) for name in (RUNTIME, TORCH, CUDA, *groups)}
+        there = _installed(stamp)
+        if wanted.items() <= there.items():
             return
         began = time.monotonic()
-        distributions = sum("==" in line for line in wanted.splitlines())
-        print(f"Setting up .venv: {distributions} packages, about 1 GB to download and 3 GB on disk, 2 to 6 minutes;")
-        print("several GB more where pip finds the CUDA build of torch. pip's cache makes the next time faster.")
-        if shutil.disk_usage(ROOT).free < DISK_SPACE:
-            print(f"Warning: less than {DISK_SPACE / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
-        # Always from scratch: a killed pip leaves half-copied packages, which the next pip takes for installed, and
-        # packages that are no longer in the lock would stay.
-        _remove(ENVIRONMENT)
-        python = _create(ENVIRONMENT)
-        _install(python, ["-r", str(RUNTIME), "-r", str(DEVELOPMENT)])
-        write_command(ENVIRONMENT / "bin")
-        stamp.write_text(wanted)
+        if any(wanted.get(name, digest) != digest for name, digest in there.items()):
+            there = {}  # another version of a lock
+        # Always without the stamp meanwhile: a killed pip leaves half-copied packages, which the next pip would take
+        # for installed.
+        stamp.unlink(missing_ok=True)
+        if not there:
+            _warn_of_disk()
+            _remove(ENVIRONMENT)
+            _create(ENVIRONMENT)
+        locks = [name for name in wanted if name not in there and name != CUDA]
+        progress = Progress("Setting up .venv", sum(len(_pins(name)) for name in locks))
+        with progress:
+            if TORCH in locks:
+                _install(progress, ["--no-deps", "-r", str(_file(TORCH))])
+                if _has_cuda_build():
+                    progress.total += len(_pins(CUDA))
+                    locks.append(CUDA)
+            others = [argument for name in locks if name != TORCH for argument in ("-r", str(_file(name)))]
+            _install(progress, ["--no-deps", "--require-hashes", *others])
+            if (ROOT / "sparring").is_dir():  # a node of a cluster gets the code with each job
+                _install(progress, ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
+        # The path is in the stamp because a virtual environment does not work after it was moved.
+        stamp.write_text(json.dumps({"path": str(ENVIRONMENT), "locks": there | wanted}, indent=1))
         print(f"Set up .venv in {time.monotonic() - began:.0f} s.")
 
 
-def write_command(folder: Path) -> Path:
-    """Write `sparring` to a folder: it runs this checkout with this environment, in any working directory."""
-    file, python, root = folder / "sparring", ENVIRONMENT / "bin" / "python", str(ROOT)
-    # To sh its second line calls Python with this very file, and to Python it is a text: a `#!` line cannot name an
-    # interpreter whose path is long or has spaces. Ray gives its workers the folder of the script that was called where
-    # that is in the path, so it is made the checkout.
-    text = f"""#!/bin/sh
-'''exec' {shlex.quote(str(python))} "$0" "$@"
-' '''
-import os
-import sys
-
-ROOT = {root!r}
-sys.argv[0] = os.path.join(ROOT, "sparring")
-sys.path[:1] = [ROOT, os.getcwd()]
-
-# A process that this one starts anew (multiprocessing) runs this file too, under another name.
-if __name__ == "__main__":
-    from sparring.workflows.command_line import command
-
-    sys.exit(command())
-"""
-    if not file.is_file() or file.read_text() != text:
-        file.write_text(text)
-        file.chmod(0o755)
-    return file
-
-
 def lock(upgrade: bool) -> None:
-    """Write both lock files; present pins stay as they are, unless `upgrade`."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    with tempfile.TemporaryDirectory() as folder:
-        python = _create(Path(folder) / "venv")
-        kept = {} if upgrade else _pins(RUNTIME)
-        extras = project["optional-dependencies"]
-        # Nor may a package of an extra change the version of a package that runs.
-        wide = _resolve(python, project["dependencies"] + extras["s3"] + extras["onnx"], kept)
-        runtime = _resolve(python, project["dependencies"], wide)
-        # The development tools must agree with the packages that run, and never change their versions.
-        kept = runtime if upgrade else _pins(DEVELOPMENT) | runtime
-        both = _resolve(python, project["dependencies"] + extras["dev"], kept)
-    _write(RUNTIME, RUNTIME_HEADER, _lines(runtime))
-    added = {name: version for name, version in both.items() if name not in runtime}
-    _write(DEVELOPMENT, DEVELOPMENT_HEADER, _lines(added))
-    hashes(upgrade)
-
-
-def hashes(upgrade: bool) -> None:
-    """Write the hashes of all that the lock files name, as uv finds them in the Python Package Index; what torch's CUDA
-    build adds stays at its present pins where it can, unless `upgrade`."""
-    runtime, development = _pins(RUNTIME), _pins(DEVELOPMENT)
-    with tempfile.TemporaryDirectory() as folder:
-        python, wanted, found = _create(Path(folder) / "venv"), Path(folder) / "wanted.txt", Path(folder) / "found.txt"
-        wanted.write_text("".join(_lines(runtime | development).values()))
-        found.write_text("" if upgrade else "".join(_lines(_pins(HASHES / "cuda.lock")).values()))  # uv keeps to it
-        print("Looking for the hashes ...", flush=True)
-        result = _pip(python, ["install", "--quiet", "uv"])
-        if not result.returncode:
-            result = _call([
-                str(python.with_name("uv")), "pip", "compile", "--quiet", "--generate-hashes", "--no-header",
-                "--no-annotate", "--python", str(python), "--python-platform", "x86_64-manylinux_2_28",
-                str(wanted), "--output-file", str(found),
-            ])  # fmt: skip
-        if result.returncode:
-            raise Failure(f"{result.stdout}uv cannot find the hashes; cluster/hashes is as it was")
-        blocks = {block.partition("==")[0]: f"{block}\n" for block in re.split(r"\n(?! )", found.read_text()) if block}
-    HASHES.mkdir(exist_ok=True)
-    cuda = blocks.keys() - runtime.keys() - development.keys()
-    for name, header, names in (
-        (RUNTIME.name, RUNTIME_HEADER.partition("#\n")[0], runtime.keys()),
-        (DEVELOPMENT.name, DEVELOPMENT_HEADER, development.keys()),
-        ("cuda.lock", CUDA_HEADER, cuda),
-    ):
-        _write(HASHES / name, header + HASHES_HEADER, {name: blocks[name] for name in names})
+    """Write the lock files. Present pins stay where they fit, unless `upgrade`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    optional, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        _create(folder / "venv")
+        if (done := _pip(folder / "venv", ["install", "--quiet", "uv"])).returncode:
+            raise Failure(f"{done.stdout}pip cannot install uv, which resolves the locks")
+        lean = folder / "excludes.txt"
+        lean.write_text("\n".join(OF_PYSERINI))
+        names = [RUNTIME, TORCH, CUDA, *GROUPS]
+        kept = "" if upgrade else "".join(f"{line}\n" for name in names for line in _pins(name).values())
+        wanted = project["project"]["dependencies"]
+        # Extras have no lock, but must agree with the versions that run.
+        wide = _resolve(folder, wanted + optional["s3"] + optional["onnx"], kept)
+        options = ["--excludes", str(lean)]
+        runtime = _resolve(folder, wanted, _joined(wide), options)
+        found = {
+            name: _resolve(folder, wanted + groups[name], _joined(runtime) + kept, of)
+            for name, of in zip(GROUPS, ([], options), strict=True)  # tests import Pyserini
+        }
+    for name, blocks in found.items():
+        if changed := [package for package, block in runtime.items() if blocks.get(package) != block]:
+            raise Failure(f"the group {name} needs other versions of {', '.join(changed)}; `make lock UPGRADE=1`")
+        _write(name, {package: block for package, block in blocks.items() if package not in runtime})
+    _write(TORCH, {TORCH: runtime.pop(TORCH).splitlines()[0].removesuffix(" \\") + "\n"})
+    _write(CUDA, {package: runtime.pop(package) for package in list(runtime) if OF_CUDA.match(package)})
+    _write(RUNTIME, runtime)
 
 
 def canonical(name: str) -> str:
@@ -161,96 +142,177 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _resolve(python: Path, requirements: list[str], kept: dict[str, str]) -> dict[str, str]:
-    """Name to version of all packages that the requirements need, by pip's resolver; installs nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        wanted, constraints, report = (Path(folder) / name for name in ("wanted.txt", "kept.txt", "report.json"))
-        wanted.write_text("\n".join(requirements) + "\n")
-        constraints.write_text("".join(f"{name}=={version}\n" for name, version in kept.items()))
-        print(f"Resolving {len(requirements)} requirements ...", flush=True)
-        command = ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report)]
-        result = _pip(python, [*command, "-r", str(wanted), "-c", str(constraints)])
-        if result.returncode:
-            raise Failure(f"{result.stdout}pip cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")
-        packages = [item["metadata"] for item in json.loads(report.read_text())["install"]]
-    # A local version, such as torch's +cpu, names a build, which the machine's configuration decides.
-    return {canonical(one["name"]): one["version"].partition("+")[0] for one in packages}
+def versions(name: str) -> dict[str, str]:
+    """Name to version of what a lock file pins, on whatever platform."""
+    return {package: re.split(r"==|[ ;]", line)[1] for package, line in _pins(name).items()}
 
 
-def _pins(file: Path) -> dict[str, str]:
-    """Name to version of a lock file; empty where there is no file yet."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    pairs = (line.removesuffix(" \\").partition("==") for line in lines)
-    return {name: version for name, equals, version in pairs if equals}
+def _resolve(folder: Path, requirements: list[str], kept: str, options: Sequence[str] = ()) -> dict[str, str]:
+    """The lines of a lock, by package, that uv finds for requirements on all supported Pythons and platforms."""
+    wanted, found = folder / "wanted.in", folder / "found.txt"
+    wanted.write_text("\n".join(requirements) + "\n")
+    found.write_text(kept)  # uv keeps to the versions of the file that it writes
+    print(f"Resolving {len(requirements)} requirements ...", flush=True)
+    done = _call([
+        str(folder / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--universal", "--generate-hashes",
+        "--python-version", "3.11", "--fork-strategy", "fewest", "--no-header", "--no-annotate", *options,
+        str(wanted), "--output-file", str(found),
+    ])  # fmt: skip
+    if done.returncode:
+        raise Failure(f"{done.stdout}uv cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")
+    blocks = [block for block in re.split(r"\n(?! )", found.read_text()) if block]
+    names = [block.partition("==")[0] for block in blocks]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise Failure(f"no one version for all Pythons and platforms: {', '.join(sorted(twice))}; results would differ")
+    # Windows and browsers are no platforms of ours.
+    ours = {name: f"{block}\n" for name, block in zip(names, blocks, strict=True)}
+    return {name: block for name, block in ours.items() if not re.search(r"== '(?:win32|emscripten)'", _first(block))}
 
 
-def _lines(pins: dict[str, str]) -> dict[str, str]:
-    return {name: f"{name}=={version}\n" for name, version in pins.items()}
+def _joined(blocks: dict[str, str]) -> str:
+    return "".join(f"{_first(block)}\n" for block in blocks.values())
 
 
-def _write(file: Path, header: str, lines: dict[str, str]) -> None:
-    file.write_text(header + "".join(text for _, text in sorted(lines.items())))
-    print(f"Wrote {file.relative_to(ROOT)}: {len(lines)} distributions")
+def _first(block: str) -> str:
+    return block.splitlines()[0].removesuffix(" \\")
 
 
-def _create(folder: Path) -> Path:
-    """A new virtual environment with pip; its Python."""
-    python = folder / "bin" / "python"
+def _file(name: str) -> Path:
+    return FOLDER / f"{name}.lock"
+
+
+def _pins(name: str) -> dict[str, str]:
+    """The line that pins each package of a lock, by name; empty if there is no such lock yet."""
+    lines = _file(name).read_text().splitlines() if _file(name).exists() else []
+    pins = [line.removesuffix(" \\") for line in lines if re.match(r"[a-z0-9][\w.-]*==", line)]
+    return {line.partition("==")[0]: line for line in pins}
+
+
+def _write(name: str, blocks: dict[str, str]) -> None:
+    _file(name).write_text(HEADERS[name] + "".join(text for _, text in sorted(blocks.items())))
+    print(f"Wrote {_file(name).relative_to(ROOT)}: {len(blocks)} distributions")
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(_file(name).read_bytes()).hexdigest()
+
+
+def _installed(stamp: Path) -> dict[str, str]:
+    """Digests of the locks that `.venv` was filled from, by name; empty if it must be made anew."""
+    try:
+        said = json.loads(stamp.read_text())
+    except (OSError, ValueError):
+        return {}
+    works = said["path"] == str(ENVIRONMENT) and _works(ENVIRONMENT)
+    return dict(said["locks"]) if works else {}
+
+
+def _warn_of_disk() -> None:
+    if shutil.disk_usage(ROOT).free < DISK_SPACE:
+        print(f"Warning: less than {DISK_SPACE / 1e9:.0f} GB free under {ROOT}.", file=sys.stderr)
+
+
+def _has_cuda_build() -> bool:
+    """Whether the torch that was installed asks for CUDA's libraries."""
+    (metadata,) = ENVIRONMENT.glob("lib/python*/site-packages/torch-*.dist-info/METADATA")
+    names = re.findall(r"^Requires-Dist: ([\w.-]+)", metadata.read_text(), re.M)
+    return any(OF_CUDA.match(canonical(name)) for name in names)
+
+
+def _create(folder: Path) -> None:
+    """Make a new virtual environment with pip."""
     made = _call([sys.executable, "-m", "venv", str(folder)])
     if made.returncode:
         # Debian ships `venv` without `ensurepip`; the machine's own pip can install pip there.
         _remove(folder)
         _call([sys.executable, "-m", "venv", "--without-pip", str(folder)])
-        if _call([sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "pip"]).returncode:
+        python = str(folder / "bin" / "python")
+        if _call([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "pip"]).returncode:
             raise Failure(
                 f"{made.stdout}{sys.executable} cannot make virtual environments. On Debian and Ubuntu, "
-                f"`apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv` adds what it lacks."
+                f"`sudo apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv` adds what it lacks."
             )
-    return python
 
 
-def _install(python: Path, arguments: list[str]) -> None:
-    """Run pip install; print a few lines about its progress, and write its hundreds to a log."""
+class Progress:
+    """One line that says how far set-up is: on a terminal it moves, elsewhere it is printed now and then."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.total, self.done = total, 0
+        self._title, self._began, self._width, self._said = title, time.monotonic(), 0, 0.0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._width:
+            print(f"\r{' ' * self._width}\r", end="", flush=True)
+
+    def _show(self) -> None:
+        moves = sys.stdout.isatty()
+        while not self._ended.wait(0.5 if moves else 15.0):
+            copied = len(list(ENVIRONMENT.glob("lib/python*/site-packages/*.dist-info")))
+            line = f"{self._title}: {self.done} of {self.total} packages fetched, {min(copied, self.total)} installed"
+            line += f", {time.monotonic() - self._began:.0f} s"
+            if moves:
+                self._width = max(self._width, len(line))
+                line = f"\r{line.ljust(self._width)}"
+            print(line, end="" if moves else "\n", flush=True)
+
+
+def _install(progress: Progress, arguments: list[str]) -> None:
+    """Run pip install. Its output goes to a log."""
     log = ENVIRONMENT / "setup.log"
-    command = [str(python), "-m", "pip", "install", "--no-input", "--progress-bar", "off", *arguments]
-    collected, ended = 0, threading.Event()
+    command = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--no-input"]
+    command += ["--progress-bar", "off", "--no-compile"]  # Python compiles what is used when it is used
     with (
-        log.open("w") as file,
+        log.open("a") as file,
         subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            close_fds=False,
-            env=_clean(),
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            close_fds=False, env=_clean(),
         ) as pip,
-    ):
+    ):  # fmt: skip
         assert pip.stdout is not None
+        lines = []
         for line in pip.stdout:
             file.write(line)
-            collected += line.startswith(("Collecting ", "Processing "))
-            if line.startswith(("Collecting ", "Processing ")) and collected % 25 == 0:
-                print(f"  {collected} packages collected", flush=True)
-            elif line.startswith("Installing collected packages"):
-                number = line.count(",") + 1
-                print(f"  copying {number} into .venv", flush=True)
-                threading.Thread(target=_tell_copied, args=(number, ended), daemon=True).start()
-    ended.set()
+            lines.append(line)
+            progress.done += line.startswith(("Collecting ", "Processing "))
     if pip.returncode:
-        tail = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-25:])
-        raise Failure(f"{tail}pip failed (its whole output is in {log}). Repeat the command to start over.")
+        raise Failure(f"{_why(lines)} The whole output is in {log}. Repeat the command to start over.")
 
 
-def _tell_copied(number: int, ended: threading.Event) -> None:
-    """Print now and then how many packages are in `.venv`, until all are."""
-    while not ended.wait(15):
-        there = len(list(ENVIRONMENT.glob("lib/python*/site-packages/*.dist-info")))
-        print(f"  {min(there, number)} of {number} copied", flush=True)  # pip itself is there too
+def _why(lines: list[str]) -> str:
+    """What pip's output says went wrong, and what to do."""
+    text, machine = "".join(lines), f"Python {sys.version.split()[0]} on {sys.platform} {os.uname().machine}"
+    package = re.findall(r"^(?:Collecting|ERROR: No matching distribution found for) (\S+)", text, re.M)
+    of = f" (asked for {package[-1]})" if package else ""
+    if "No space left on device" in text:
+        return (
+            f"The disk is full: {ROOT} needs {DISK_SPACE / 1e9:.0f} GB, several times that with CUDA. Free some space."
+        )
+    if NO_ANSWER.search(text):
+        return f"The package index does not answer{of}. Check the network, or name another index in PIP_INDEX_URL."
+    if "No matching distribution found" in text:
+        return (
+            f"The package index has no {package[-1]} for {machine}. If it is a mirror, it may lag behind: wait for it, "
+            "or name another index in PIP_INDEX_URL."
+        )
+    if "DO NOT MATCH THE HASHES" in text:
+        wrong = re.findall(r"^    (\S+==\S+) from ", text, re.M)
+        return (
+            f"The package index sent another file of {wrong[0] if wrong else 'a package'} than the lock names. If it "
+            "is a mirror with its own builds, name another index in PIP_INDEX_URL."
+        )
+    return f"{''.join(lines[-25:])}pip failed."
 
 
-def _pip(python: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return _call([str(python), "-m", "pip", "--disable-pip-version-check", *arguments])
+def _pip(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return _call([str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", *arguments])
 
 
 def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -281,7 +343,7 @@ def _remove(folder: Path) -> None:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Keep other setups of this checkout waiting: two at once would delete each other's files."""
-    with (ROOT / "pyproject.toml").open() as file:
+    with Path(__file__).open() as file:
         os.set_inheritable(file.fileno(), True)  # if this process is killed, its pip keeps the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -294,18 +356,17 @@ def _alone() -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
+    """Run the command that the arguments name; its exit status."""
     try:
         match arguments:
-            case ["setup"]:
-                setup()
+            case ["setup", *groups] if set(groups) <= set(GROUPS):
+                setup(groups)
             case ["lock"] | ["lock", "--upgrade"]:
                 lock(upgrade="--upgrade" in arguments)
-            case ["hashes"]:
-                hashes(upgrade=False)
             case _:
-                raise Failure("usage: environment.py setup | lock [--upgrade] | hashes")
+                raise Failure(f"usage: environment.py setup [{'] ['.join(GROUPS)}] | lock [--upgrade]")
     except Failure as failure:
-        print(failure, file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

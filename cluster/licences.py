@@ -62,14 +62,20 @@ def page() -> str:
     lines = [
         "# Licences",
         "",
-        "Of all that `cluster/requirements.lock` and `cluster/development.lock` name, as their metadata says. A test",
-        "refuses a licence that is not on the list in `cluster/licences.py`. Sparring itself is under Apache-2.0.",
+        "The licence of every package that a lock in `cluster/` names, as its metadata says. A test refuses a licence",
+        "that is not on the list in `cluster/licences.py`. Sparring itself is under Apache-2.0.",
         "",
     ]
     lines += [f"- {name} ({of}): {why}." for name, (of, why) in BY_NAME.items()]
-    for title, file in (("To run", environment.RUNTIME), ("For checks and tests", environment.DEVELOPMENT)):
+    locks = {
+        "To run": ("requirements", "torch"),
+        "For checks and tests": ("development",),
+        "For this page": ("documentation",),
+    }
+    for title, names in locks.items():
         lines += ["", f"## {title}", "", "| package | version | licence |", "|---|---|---|"]
-        lines += [f"| {name} | {version} | {licence(name)} |" for name, version in environment._pins(file).items()]
+        pins = {name: version for lock in names for name, version in environment.versions(lock).items()}
+        lines += [f"| {name} | {version} | {licence(name)} |" for name, version in sorted(pins.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -62,9 +62,10 @@ def _left(driver: int, processes: list[psutil.Process]) -> list[str]:
 
 
 def _python() -> str:
-    if sys.version_info[:2] != (3, 11):
-        raise RuntimeError(f"Python {sys.version.split()[0]}; the lock is for 3.11: make setup")
-    return sys.version.split()[0]
+    version = sys.version.split()[0]
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        raise RuntimeError(f"Python {version}. Sparring runs on 3.11, 3.12 and 3.13: make setup")
+    return version
 
 
 def _java() -> str:

@@ -59,7 +59,7 @@ def call(arguments: argparse.Namespace) -> None:
         folder = Path(name)
         sent = job_package.pack(arguments.config, cluster, folder, arguments.assignments)
         purpose = [
-            *("python", "-m", "workflows", "--store", str(store), "--runs", str(runs)),
+            *("python", "-m", "sparring", "--store", str(store), "--runs", str(runs)),
             *("tune" if arguments.tune else "run", sent),
             *("--cluster", job_package.PROFILE),
             *sets,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import sparring
 from sparring.components.config import UserError
 from sparring.components.yaml_files import override, read_based
 from sparring.workflows import ROOT
@@ -20,16 +21,22 @@ from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located
 from sparring.workflows.store.code_version import code_version
 
 CODE = ("workflows", "components", "configs", "cluster")
-"""The folders of the repository that are sent. A list of what is sent, not of what is left out: no notes, data or keys
-are sent by mistake."""
+"""The folders that are sent, beside the files of the package `sparring` itself. A list of what is sent, not of what is
+left out: no notes, data or keys are sent by mistake."""
 PROFILE = f"{SENT}/cluster.yaml"
-"""The profile's place in the package."""
+"""The profile's place in the package `sparring`."""
 
 
 def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str] = ()) -> str:
-    """Fill a folder with all that a job needs; the experiment's place in it. UserError where an assignment names a file
-    that no job would have, or a file of the repository cannot be read."""
+    """Fill a folder with all that a job needs, as one package `sparring`. Returns the experiment's place in the package.
+
+    UserError if an assignment names a file that no job would have, or if a file of the code cannot be read.
+    """
     _check_assignments(assignments, "--set")
+    folder = folder / "sparring"
+    folder.mkdir(parents=True)
+    for file in Path(sparring.__path__[0]).glob("*.py"):
+        shutil.copy(file, folder)
     for name in CODE:
         try:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))

@@ -72,8 +72,7 @@ class JobServer:
         """
         environment: dict[str, Any] = {"working_dir": str(folder), "env_vars": job_package.environment()}
         if install:
-            packages = [f"{package}=={version}" for package, version in nodes.locked_versions().items()]
-            environment["pip"] = {"packages": packages, "pip_check": False}
+            environment["pip"] = {"packages": list(nodes.locked().values()), "pip_check": False}
         words = [command, json.dumps(environment["env_vars"], sort_keys=True), str(install)]
         digest = job_package.digest(folder, words)
         metadata = {"sparring": digest, "purpose": purpose}

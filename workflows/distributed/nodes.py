@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import os
+import platform
+import re
 import sys
 import time
 import uuid
@@ -14,14 +16,14 @@ from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.store import s3
 
-LOCK = ROOT / "cluster" / "requirements.lock"
+LOCKS = [ROOT / "cluster" / name for name in ("requirements.lock", "torch.lock")]
 
 
 def check_nodes(cluster: Cluster, store: Path) -> None:
     """Wait for the nodes and check them.
 
-    UserError where the cluster has fewer processors than the profile asks for, where a node does not see the store, or
-    where its packages are not those of the lock file.
+    UserError if the cluster has fewer processors than the profile asks for, if a node does not see the store, or if its
+    Python or packages are not those of this machine.
     """
     if not s3.is_cached(store) and not store.parent.is_dir():
         raise UserError(
@@ -44,7 +46,7 @@ def check_nodes(cluster: Cluster, store: Path) -> None:
         checks = [
             ray.remote(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))(
                 _node_problem
-            ).remote(str(probe), locked_versions())
+            ).remote(str(probe), installed_versions())
             for node in addresses
         ]
         for address, problem in zip(addresses.values(), ray.get(checks), strict=True):
@@ -90,10 +92,16 @@ def _may_grow(ray: Any) -> bool:
     return any("ray.io/node-group" in node["Labels"] for node in ray.nodes() if node["Alive"])
 
 
-def locked_versions() -> dict[str, str]:
-    """The version of every package in the lock file, by name."""
-    lines = LOCK.read_text().splitlines()
-    return {name: version for name, equals, version in (line.partition("==") for line in lines) if equals}
+def locked() -> dict[str, str]:
+    """The requirement of every locked package, with its version and the platforms that need it, by name."""
+    lines = [line.removesuffix(" \\") for lock in LOCKS for line in lock.read_text().splitlines()]
+    return {line.partition("==")[0]: line for line in lines if re.match(r"[a-z0-9][\w.-]*==", line)}
+
+
+def installed_versions() -> dict[str, str]:
+    """The version of Python and of every locked package that is installed here, by name."""
+    found = {name: version for name in locked() if (version := _installed_version(name)) is not None}
+    return {"python": platform.python_version(), **found}
 
 
 def _node_problem(probe: str, versions: dict[str, str]) -> str:
@@ -109,18 +117,26 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
     elif not place.exists():
         return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
     others = [
-        f"{name} {installed or 'missing'} (lock: {version})"
+        f"{name} {installed or 'missing'} (here: {version})"
         for name, version in versions.items()
         # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
         if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
         != version
     ]
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return f"its packages are not those of cluster/requirements.lock: {listing(others[:3])}{more}" if others else ""
+    if not others:
+        return ""
+    return (
+        f"its packages are not those of this machine: {listing(others[:3])}{more}. Set up both from one checkout "
+        "(`make setup`), or use the image of cluster/Dockerfile for both"
+    )
 
 
 def _installed_version(name: str) -> str | None:
-    """An installed package's version without its build (such as torch's `+cpu`); None where it is not installed."""
+    """An installed package's version without its build (such as torch's `+cpu`), or Python's own. If it is not
+    installed, None."""
+    if name == "python":
+        return platform.python_version()
     try:
         return importlib.metadata.version(name).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:

@@ -16,6 +16,8 @@ def code_version() -> dict[str, Any]:
     if sent := os.environ.get("SPARRING_CODE"):
         return dict(json.loads(sent))
 
+    if not (ROOT / ".git").exists():  # installed, perhaps inside somebody's checkout of something else
+        return {}
     words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import sparring
 from sparring.components.config import UserError
 from sparring.components.yaml_files import read_yaml
 from sparring.workflows import program
@@ -40,10 +41,11 @@ def test_the_code_is_sent(place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     job_package.pack(place.config, Cluster(), folder)
     wanted = {
-        "workflows/__main__.py",
-        "workflows/report/templates/report.html",
-        "cluster/requirements.lock",
-        "configs/demo.yaml",
+        "sparring/__main__.py",
+        "sparring/workflows/command_line.py",
+        "sparring/workflows/report/templates/report.html",
+        "sparring/cluster/requirements.lock",
+        "sparring/configs/demo.yaml",
     }
     assert wanted <= files(folder)
     assert not [name for name in files(folder) if "__pycache__" in name]
@@ -60,7 +62,9 @@ def test_nothing_else_is_sent(place: Place, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(job_package, "ROOT", root)
     folder = tmp_path / "folder"
     config = job_package.pack(place.config, Cluster(), folder)
-    assert files(folder) == {*(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
+    own = {path.name for path in Path(sparring.__path__[0]).glob("*.py")}
+    sent = {*own, *(f"{name}/one.py" for name in job_package.CODE), "sent/cluster.yaml", config}
+    assert files(folder) == {f"sparring/{name}" for name in sent}
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -211,7 +215,7 @@ def test_data_that_only_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_job_names_the_command_that_sent_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/.venv/bin/sparring", "submit"])
     monkeypatch.setenv(CALLED_AS, job_package.environment()[CALLED_AS])
-    monkeypatch.setattr("sys.argv", ["/job/workflows/__main__.py", "run"])
+    monkeypatch.setattr("sys.argv", ["/job/sparring/__main__.py", "run"])
     assert program.program() == "sparring"
 
 

@@ -43,13 +43,13 @@ def test_a_node_that_does_not_see_the_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_node_with_other_packages_is_refused(ray: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = {**nodes.locked_versions(), "ray": "1.0", "no-such-package": "2.0"}
-    monkeypatch.setattr(nodes, "locked_versions", lambda: lock)
+    here = {**nodes.installed_versions(), "ray": "1.0", "no-such-package": "2.0"}
+    monkeypatch.setattr(nodes, "installed_versions", lambda: here)
     with pytest.raises(UserError) as caught:
         nodes.check_nodes(ray, tmp_path / "store")
     assert re.fullmatch(
-        r"the cluster's node [\d.]+: its packages are not those of cluster/requirements\.lock: "
-        r"ray 2\.60\.0 \(lock: 1\.0\), no-such-package missing \(lock: 2\.0\)",
+        r"the cluster's node [\d.]+: its packages are not those of this machine: "
+        r"ray 2\.60\.0 \(here: 1\.0\), no-such-package missing \(here: 2\.0\)\. Set up both from one checkout .*",
         str(caught.value),
     )
     assert list((tmp_path / "store").iterdir()) == []
@@ -58,13 +58,22 @@ def test_a_node_with_other_packages_is_refused(ray: Cluster, tmp_path: Path, mon
 def test_only_three_of_many_other_packages_are_named(tmp_path: Path) -> None:
     (tmp_path / "probe").touch()
     problem = nodes._node_problem(str(tmp_path / "probe"), {f"no-such-package-{i}": "1" for i in range(5)})
-    assert problem.endswith("no-such-package-2 missing (lock: 1) and 2 more")
+    assert problem.startswith("its packages are not those of this machine: no-such-package-0 missing (here: 1)")
+    assert "no-such-package-2 missing (here: 1) and 2 more. " in problem
 
 
 def test_faiss_gpu_may_replace_faiss_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "probe").touch()
     monkeypatch.setattr(nodes, "_installed_version", {"faiss-gpu": "1.0"}.get)
     assert nodes._node_problem(str(tmp_path / "probe"), {"faiss-cpu": "1.0"}) == ""
+
+
+def test_a_node_with_another_python_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "probe").touch()
+    problem = nodes._node_problem(str(tmp_path / "probe"), {"python": "3.10.1"})
+    assert problem.startswith(
+        f"its packages are not those of this machine: python {platform.python_version()} (here: 3.10.1)"
+    )
 
 
 @pytest.mark.parametrize(
