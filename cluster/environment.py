@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENT = ROOT / ".venv"
+ENVIRONMENT = Path(os.environ.get("SPARRING_ENVIRONMENT") or ROOT / ".venv")
 FOLDER = ROOT / "cluster"
 RUNTIME = "requirements"
 """The lock of what Sparring runs on."""
@@ -154,9 +154,9 @@ def _resolve(folder: Path, requirements: list[str], kept: str, options: Sequence
     found.write_text(kept)  # uv keeps to the versions of the file that it writes
     print(f"Resolving {len(requirements)} requirements ...", flush=True)
     done = _call([
-        str(folder / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--universal", "--generate-hashes",
-        "--python-version", "3.11", "--fork-strategy", "fewest", "--no-header", "--no-annotate", *options,
-        str(wanted), "--output-file", str(found),
+        str(folder / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--universal",
+        "--generate-hashes", "--python-version", "3.11", "--fork-strategy", "fewest", "--no-header", "--no-annotate",
+        *options, str(wanted), "--output-file", str(found),
     ])  # fmt: skip
     if done.returncode:
         raise Failure(f"{done.stdout}uv cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")

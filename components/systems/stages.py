@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +55,7 @@ class BM25:
 
 
 class Encoder:
-    """A retriever's model, which makes vectors of queries."""
+    """A retriever's model, which makes vectors of texts."""
 
     def __init__(self, folder: Path, *, precision: str, vectors: str, **options: Any) -> None:
         """`vectors` is the type that a query's vector is rounded to. Options are those of `Inference`."""
@@ -68,15 +68,18 @@ class Encoder:
         self._tokenizer, self._vectors = load_tokenizer(folder), vectors
         self._template = Template.of(self._tokenizer)
 
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """(Q, d) the queries' vectors, as the step `encode_queries` stores them."""
+    def __call__(self, texts: Sequence[str], side: Literal["query", "document"] = "query") -> np.ndarray:
+        """(N, d) vectors of queries or documents, as the steps `encode_queries` and `encode` store them."""
         from sparring.components.models.inference import Texts
 
         config = self._inference.config
-        prompted = [config.query_prompt + text for text in texts]
-        tokens = Tokens.of(self._tokenizer(prompted, add_special_tokens=False)["input_ids"])
-        reading = Texts(self._template, tokens, config.query_tokens)
-        return self._inference.ask(reading, np.arange(len(texts)), "query").astype(self._vectors)
+        prompt, limit = (
+            (config.query_prompt, config.query_tokens) if side == "query"
+            else (config.document_prompt, config.document_tokens)
+        )  # fmt: skip
+        tokens = Tokens.of(self._tokenizer([prompt + text for text in texts], add_special_tokens=False)["input_ids"])
+        reading = Texts(self._template, tokens, limit)
+        return self._inference.ask(reading, np.arange(len(texts)), side).astype(self._vectors)
 
 
 class Retriever:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, overload
 
+import numpy as np
 import pyarrow as pa
 
 from sparring.components.config import Damaged, UserError
@@ -110,17 +111,51 @@ class System:
             lexical.wait()
         return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
-    def search(self, texts: Sequence[str], k: int, seconds: Seconds | None = None) -> list[list[Hit]]:
-        """At most k documents for each query, best first; UserError where the system cannot rank so many.
+    @overload
+    def search(self, queries: str, k: int = 10, seconds: Seconds | None = None) -> list[Hit]: ...
+
+    @overload
+    def search(self, queries: Sequence[str], k: int = 10, seconds: Seconds | None = None) -> list[list[Hit]]: ...
+
+    def search(
+        self, queries: str | Sequence[str], k: int = 10, seconds: Seconds | None = None
+    ) -> list[Hit] | list[list[Hit]]:
+        """Find at most k documents for a query, best first. For several queries, return a list for each.
 
         Equal scores of the ranker keep the order before it, all others are in order of id. `seconds` is told how long
-        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`.
+        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`. UserError if the system
+        cannot rank so many documents.
         """
         self.config.check_k(k)
-        queries = list(texts)
-        if isinstance(texts, str) or not all(isinstance(query, str) for query in queries):
-            raise UserError("search: texts: accepted: a list of strings, each of them a query")
-        return self._search(queries, k, Seconds() if seconds is None else seconds) if queries else []
+        texts = _checked(queries, "search: queries")
+        if not texts:
+            return []
+        found = self._search(texts, k, Seconds() if seconds is None else seconds)
+        return found[0] if isinstance(queries, str) else found
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
+        """Order documents for a query by the ranker: the places of the documents in the list with their scores, best
+        first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
+        if self._ranker is None:
+            raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.")
+        texts = _checked(documents, "rerank: documents")
+        with self._one_at_a_time:
+            (scores,) = self._ranker(_checked(query, "rerank: query"), [texts])
+        return sorted(enumerate(scores.tolist()), key=lambda one: -one[1])
+
+    def embed(self, texts: str | Sequence[str], side: Literal["query", "document"] = "query") -> np.ndarray:
+        """Compute the retriever's vectors: (d,) for a text, (N, d) for a list of N.
+
+        `side` says what the texts are: models with prompts, or with two towers, read queries and documents differently.
+        UserError if the system has no retriever.
+        """
+        if self._dense is None:
+            raise UserError(f"embed: {self.config.name!r} has no retriever. Load a system that has one.")
+        if side not in ("query", "document"):
+            raise UserError(f"embed: side is {side!r}. Use 'query' or 'document'.")
+        with self._one_at_a_time:
+            vectors = self._dense.encode(_checked(texts, "embed: texts"), side)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def _search(self, texts: list[str], k: int, spent: Seconds) -> list[list[Hit]]:
         """The same for a list that has some."""
@@ -176,6 +211,14 @@ class System:
         with spent.of("rank"):
             scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
         return [list(zip(ids, own.tolist(), strict=True)) for ids, own in zip(first, scores, strict=True)]
+
+
+def _checked(texts: str | Sequence[str], what: str) -> list[str]:
+    """One text or several as a list."""
+    found = [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(text, str) for text in found):
+        raise UserError(f"{what} must be a string or a list of strings.")
+    return found
 
 
 def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig) -> list[Found]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster import environment
 from sparring.workflows.program import located
 from tests.support import tiny
 from tests.support.tiny import ROOT
@@ -30,7 +30,7 @@ class Folder:
     def __init__(self, place: Path) -> None:
         self.path = place / "my folder"
         self.path.mkdir(parents=True)
-        self._command = environment.write_command(place)
+        self._command = Path(sys.executable).with_name("sparring")
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([self._command, *words], cwd=self.path, capture_output=True, text=True, check=False)
@@ -144,7 +144,7 @@ def test_a_job_is_refused_before_anything_is_sent(folder: Folder) -> None:
 
 def test_a_link_to_the_command_is_the_command(folder: Folder) -> None:
     link = folder.path / "a link"
-    link.symlink_to(folder.path.parent / "sparring")
+    link.symlink_to(Path(sys.executable).with_name("sparring"))
     done = subprocess.run([link, "completion", "bash"], cwd=folder.path, capture_output=True, text=True, check=True)
     assert "complete -F _sparring sparring" in done.stdout
 
@@ -156,12 +156,25 @@ def test_rays_workers_find_the_checkout_and_the_users_modules(folder: Folder) ->
     assert done.returncode == 0, done.stderr
 
 
-def test_a_package_of_one_of_our_names_is_refused(folder: Folder) -> None:
-    """Ray's workers would take it for ours."""
-    (folder.path / "components").mkdir()
-    (folder.path / "components/__init__.py").touch()
-    done = folder("plan", "configs/demo.yaml")
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"error: {folder.path / 'components'} is a package of the same name as ours; run this from another folder\n"
-    )
+NAMES = (
+    "random", "tokenize", "queue", "json", "logging", "tempfile", "string", "types", "copy", "select", "secrets",
+    "uuid", "torch", "numpy", "ray", "yaml", "transformers", "pydantic", "pyarrow", "components", "workflows", "sitecustomize",
+)  # fmt: skip
+"""Modules of Python's own library, of ours, and of what we depend on."""
+
+
+@pytest.mark.usefixtures("own")
+def test_files_where_it_is_called_are_never_run(folder: Folder, beir: Path) -> None:
+    """Neither here nor in the processes of Ray, Java or an estimate. A module that the config names is found there."""
+    seen = folder.path / "seen"
+    for name in NAMES:
+        (folder.path / f"{name}.py").write_text(f"open({str(seen)!r}, 'a').write('{name} ')\n")
+    tiny.write(folder.path / "ray.yaml", {**tiny.INLINE, "mode": "ray"})
+    for words in (
+        ["init", str(beir), "-o", "found.yaml"], ["plan", "mine.yaml", "--estimate", "--cluster", "inline.yaml"],
+        ["run", "mine.yaml", "--cluster", "ray.yaml"], ["search", "mine.yaml", "barami", "--system", "BM25"],
+        ["doctor"],
+    ):  # fmt: skip
+        done = folder(*words)
+        assert not seen.exists(), (words, seen.read_text())
+        assert done.returncode == 0, done.stderr

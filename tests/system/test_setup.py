@@ -1,6 +1,9 @@
-"""The environment: the lock files are whole and installed; a setup is done once, and again when it was cut off."""
+"""The environment: the lock files are whole and installed; a set-up is done once, and again when it was cut off."""
+
+from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -8,138 +11,245 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from cluster import environment, licences
+from tests.support.tiny import ROOT
 
-PROJECT = tomllib.loads((environment.ROOT / "pyproject.toml").read_text())["project"]
-LOCKED = environment._pins(environment.RUNTIME) | environment._pins(environment.DEVELOPMENT)
-# Named by torch's CUDA build alone, each at one exact version.
-CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = [environment.RUNTIME, environment.TORCH, environment.CUDA, *environment.GROUPS]
+RUNTIME = environment.versions(environment.RUNTIME) | environment.versions(environment.TORCH)
+LOCKED = {name: line for lock in LOCKS if lock != environment.CUDA for name, line in environment._pins(lock).items()}
+HERE = {name: line.split("==")[1] for name, line in LOCKED.items() if ";" not in line} | {
+    name: Requirement(line).specifier.__str__().removeprefix("==")
+    for name, line in LOCKED.items()
+    if ";" in line and Requirement(line).marker.evaluate()  # type: ignore[union-attr]
+}
+"""The versions that this Python and platform need."""
 
 
-@pytest.mark.parametrize("file", [environment.RUNTIME, environment.DEVELOPMENT], ids=lambda file: file.name)
-def test_lock_holds_pins_and_nothing_else(file: Path) -> None:
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-    names = [line.partition("==")[0] for line in lines]
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_holds_pins_with_hashes_and_nothing_else(lock: str) -> None:
+    """No address, no path, no build of one machine. The hashes of torch would be those of one build."""
+    lines = [line for line in (ROOT / "cluster" / f"{lock}.lock").read_text().splitlines() if not line.startswith("#")]
+    names = [line.partition("==")[0] for line in lines if not line.startswith(" ")]
     assert names == sorted(set(names))
-    for line in lines:
-        # No address, no path, no build of one machine.
-        assert re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", line)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        pin = r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [\w.' <>=!()]+)?"
+        assert re.fullmatch(rf"({pin}|    --hash=sha256:[0-9a-f]{{64}})( \\)?", line), line
+        assert line.endswith(" \\") == following.startswith(" "), line  # pip reads on where a line ends so
+        assert lock == environment.TORCH or line.startswith(" ") or line.endswith(" \\"), line
 
 
-@pytest.mark.parametrize("text", PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"])
+def test_no_lock_repeats_another() -> None:
+    pins = [name for lock in LOCKS for name in environment.versions(lock)]
+    shared = environment.versions("development").keys() & environment.versions("documentation").keys()
+    assert sorted({name for name in pins if pins.count(name) > 1} - shared) == []
+    for name in shared:
+        assert environment.versions("development")[name] == environment.versions("documentation")[name]
+
+
+WANTED = PROJECT["project"]["dependencies"] + [one for group in PROJECT["dependency-groups"].values() for one in group]
+
+
+@pytest.mark.parametrize("text", WANTED)
 def test_lock_agrees_with_the_project(text: str) -> None:
     wanted = Requirement(text)
-    assert LOCKED[environment.canonical(wanted.name)] in wanted.specifier
+    assert HERE[environment.canonical(wanted.name)] in wanted.specifier
     for needed in map(Requirement, metadata.requires(wanted.name) or []):
         if needed.marker and any(needed.marker.evaluate({"extra": extra}) for extra in wanted.extras):
-            assert LOCKED[environment.canonical(needed.name)] in needed.specifier
+            assert HERE[environment.canonical(needed.name)] in needed.specifier
 
 
-def test_what_runs_needs_no_development_tools() -> None:
-    runtime = environment._pins(environment.RUNTIME)
-    for text in PROJECT["dependencies"]:
-        assert environment.canonical(Requirement(text).name) in runtime
-    assert not runtime.keys() & environment._pins(environment.DEVELOPMENT).keys()
+def test_what_runs_needs_no_other_tools() -> None:
+    for text in PROJECT["project"]["dependencies"]:
+        assert environment.canonical(Requirement(text).name) in RUNTIME
+    tools = {environment.canonical(Requirement(text).name) for text in PROJECT["dependency-groups"]["development"]}
+    assert not RUNTIME.keys() & (tools | set(environment.OF_PYSERINI))
 
 
-@pytest.mark.parametrize(("name", "version"), LOCKED.items(), ids=LOCKED)
+def test_the_supported_pythons_are_the_same_everywhere() -> None:
+    """In the project's metadata, in the script that finds them, and in the versions that the lock is resolved for."""
+    found = re.search(r'^SUPPORTED="(.*)"$', (ROOT / "cluster" / "find-python.sh").read_text(), re.M)
+    assert found
+    minors = found[1].split()
+    supported = SpecifierSet(PROJECT["project"]["requires-python"])
+    assert [minor for minor in (f"3.{n}" for n in range(8, 20)) if f"{minor}.0" in supported] == minors
+    said = [word.rpartition(" ")[2] for word in PROJECT["project"]["classifiers"] if "Python ::" in word]
+    assert said == minors
+
+
+@pytest.mark.parametrize(("name", "version"), HERE.items(), ids=HERE)
 def test_installed_as_locked_with_all_it_needs(name: str, version: str) -> None:
     if name == "faiss-cpu" and any(metadata.distributions(name="faiss-gpu")):
         pytest.skip("faiss-gpu takes its place")
     assert metadata.version(name).partition("+")[0] == version
     for needed in map(Requirement, metadata.requires(name) or []):
         other = environment.canonical(needed.name)
-        if (needed.marker is None or needed.marker.evaluate({"extra": ""})) and not CUDA.fullmatch(other):
-            assert LOCKED[other] in needed.specifier
+        wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if wanted and not environment.OF_CUDA.match(other):
+            assert HERE[other] in needed.specifier
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A checkout in a temporary folder, where a setup only notes that it installs."""
-    installs: list[str] = []
-    for name in ("RUNTIME", "DEVELOPMENT"):
-        file = tmp_path / f"{name}.lock"
-        file.write_text("ray==2.60.0\n")
-        monkeypatch.setattr(environment, name, file)
-    (tmp_path / "pyproject.toml").touch()
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A checkout in a temporary folder, where a set-up only notes what it would install."""
+    installs: list[list[str]] = []
     monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setattr(environment, "FOLDER", tmp_path)
     monkeypatch.setattr(environment, "ENVIRONMENT", tmp_path / ".venv")
+    for name in LOCKS:
+        (tmp_path / f"{name}.lock").write_text(f"{name}==1\n")
 
-    def create(folder: Path) -> Path:
+    def create(folder: Path) -> None:
         assert not folder.exists()
-        python = folder / "bin" / "python"
-        python.parent.mkdir(parents=True)
-        python.symlink_to(sys.executable)
-        return python
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+
+    def install(progress: environment.Progress, arguments: list[str]) -> None:
+        installs.append([Path(word).stem for word in arguments if word.endswith(".lock")])
 
     monkeypatch.setattr(environment, "_create", create)
-    monkeypatch.setattr(environment, "_install", lambda python, arguments: installs.append(str(python)))
+    monkeypatch.setattr(environment, "_install", install)
+    monkeypatch.setattr(environment, "_has_cuda_build", lambda: False)
     return installs
 
 
-def test_setup_does_nothing_twice(made: list[str]) -> None:
-    environment.setup()
-    environment.setup()
-    assert len(made) == 1
+def test_set_up_installs_what_is_asked_for_and_nothing_twice(made: list[list[str]]) -> None:
+    for groups in ([], [], ["documentation"], ["documentation"], [], ["development", "documentation"]):
+        environment.setup(groups)
+    assert made == [["torch"], ["requirements"], ["documentation"], ["development"]]
 
 
-def test_setup_starts_over_when_the_lock_changed(made: list[str]) -> None:
-    environment.setup()
-    environment.RUNTIME.write_text("ray==2.61.0\n")
-    environment.setup()
-    assert len(made) == 2
+def test_cudas_libraries_come_with_cudas_build(made: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_has_cuda_build", lambda: True)
+    environment.setup([])
+    assert made == [["torch"], ["requirements", "cuda"]]
 
 
-def test_setup_starts_over_after_one_that_was_cut_off(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(python: Path, arguments: list[str]) -> None:
+def test_set_up_starts_over_when_a_lock_changed(made: list[list[str]]) -> None:
+    environment.setup(["development"])
+    (environment.FOLDER / "requirements.lock").write_text("ray==2.61.0\n")
+    environment.setup([])
+    assert made == [["torch"], ["requirements", "development"], ["torch"], ["requirements"]]
+
+
+def test_set_up_starts_over_after_one_that_was_cut_off(made: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(progress: environment.Progress, arguments: list[str]) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(environment, "_install", killed)
         assert environment.main(["setup"]) == 130
     assert environment.main(["setup"]) == 0
-    assert len(made) == 1
+    assert made == [["torch"], ["requirements"]]
+    with monkeypatch.context() as patch:  # also of one that adds to what is there
+        patch.setattr(environment, "_install", killed)
+        assert environment.main(["setup", "development"]) == 130
+    assert environment.main(["setup"]) == 0
+    assert made[2:] == [["torch"], ["requirements"]]
 
 
-def test_setup_starts_over_when_its_python_is_gone(made: list[str]) -> None:
-    environment.setup()
+def test_set_up_starts_over_when_its_python_is_gone(made: list[list[str]]) -> None:
+    environment.setup([])
     python = environment.ENVIRONMENT / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3.11")
-    environment.setup()
-    assert len(made) == 2
+    environment.setup([])
+    assert len(made) == 4
 
 
 def test_failure_is_said_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert environment.main(["sett"]) == 1
-    assert capsys.readouterr().err.startswith("usage:")
+    assert capsys.readouterr().err.startswith("error: usage:")
 
 
-HASHED = {path.name: path for path in sorted(environment.HASHES.iterdir())}
+PIP_SAYS = {
+    "no network": (
+        "Collecting ray==2.60.0\n  WARNING: Retrying (Retry(total=4)) after connection broken by "
+        "'NewConnectionError(...)'\nERROR: No matching distribution found for ray==2.60.0\n",
+        "The package index does not answer (asked for ray==2.60.0). Check the network, or name another index in "
+        "PIP_INDEX_URL.",
+    ),
+    "a mirror that lags": (
+        "Collecting ray==2.60.0\nERROR: Could not find a version\nERROR: No matching distribution found for "
+        "ray==2.60.0\n",
+        "The package index has no ray==2.60.0 for Python ",
+    ),
+    "another file": (
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n"
+        "    attrs==26.1.0 from https://example.org/attrs.whl (from -r requirements.lock (line 5)):\n",
+        "The package index sent another file of attrs==26.1.0 than the lock names.",
+    ),
+    "a full disk": ("ERROR: Could not install packages: [Errno 28] No space left on device\n", "The disk is full: "),
+    "something else": ("building\nERROR: it broke\n", "building\nERROR: it broke\npip failed."),
+}
 
 
-def test_hashes_are_of_what_is_locked_and_of_what_cuda_adds() -> None:
-    pins = {name: environment._pins(path) for name, path in HASHED.items()}
-    cuda = pins.pop("cuda.lock")
-    assert pins == {file.name: environment._pins(file) for file in (environment.RUNTIME, environment.DEVELOPMENT)}
-    assert [name for name in cuda if not CUDA.fullmatch(name)] == []
-    assert cuda.keys() > {"triton", "nvidia-nccl-cu13"}
+@pytest.mark.parametrize("case", PIP_SAYS)
+def test_what_pip_says_becomes_what_to_do(case: str) -> None:
+    text, says = PIP_SAYS[case]
+    assert environment._why(text.splitlines(keepends=True)).startswith(says)
 
 
-@pytest.mark.parametrize("file", HASHED.values(), ids=HASHED)
-def test_every_package_has_hashes_and_nothing_else(file: Path) -> None:
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        assert re.fullmatch(r"([a-z0-9-]+==[0-9][0-9a-z.]*|    --hash=sha256:[0-9a-f]{64})( \\)?", line)
-        assert line.endswith(" \\") == following.startswith(" ")  # pip reads on where a line ends so
-        assert line.endswith(" \\") or line.startswith(" "), line
+# Finding a Python
+
+
+@pytest.fixture
+def bins(tmp_path: Path) -> Path:
+    """A folder of programs: the usual ones, and Pythons that only say who they are."""
+    for name in ("sh", "awk", "sort", "tr", "cat"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}" if Path(f"/usr/bin/{name}").exists() else f"/bin/{name}")
+    return tmp_path
+
+
+def python(folder: Path, name: str, version: str) -> None:
+    minor, _, patch = version.rpartition(".")
+    (folder / name).write_text(f"#!/bin/sh\necho '{minor} {patch} {folder / name}'\n")
+    (folder / name).chmod(0o755)
+
+
+def found(folder: Path, *words: str, **variables: str) -> tuple[int, str, str]:
+    command = ["sh", str(ROOT / "cluster" / "find-python.sh"), *words]
+    done = subprocess.run(command, env={"PATH": str(folder), **variables}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_first_supported_python_is_found(bins: Path) -> None:
+    python(bins, "python3", "3.9.2")
+    python(bins, "python3.13", "3.13.1")
+    python(bins, "python3.12", "3.12.4")
+    assert found(bins)[:2] == (0, f"{bins / 'python3.12'}\n")
+    assert found(bins, PYTHON=str(bins / "python3.13"))[:2] == (0, f"{bins / 'python3.13'}\n")
+
+
+def test_the_oldest_of_each_minor_version_are_found(bins: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("other")
+    python(bins, "python3.11", "3.11.10")
+    python(other, "python3.11", "3.11.9")
+    python(bins, "python3", "3.13.0")
+    status, said, _ = found(bins, "--all", PATH=f"{bins}:{other}")
+    assert (status, said.splitlines()) == (0, [str(other / "python3.11"), str(bins / "python3")])
+
+
+def test_without_one_it_says_what_there_is_and_how_to_get_one(bins: Path) -> None:
+    status, said, error = found(bins)
+    assert (status, said) == (1, "")
+    assert error.startswith("error: Sparring needs Python 3.11, 3.12 or 3.13. Found no Python.\n")
+    python(bins, "python3", "3.10.12")
+    status, said, error = found(bins)
+    assert error.startswith(
+        f"error: Sparring needs Python 3.11, 3.12 or 3.13. Found only:\n  Python 3.10.12 at {bins / 'python3'}\n"
+    )
+    for way in ("sudo apt install python3 python3-venv", "dnf install", "brew install", "uv python install"):
+        assert way in error
+    assert "Found no Python at " in found(bins, PYTHON=str(bins / "nothing"))[2]
 
 
 # Licences
 
 
-@pytest.mark.parametrize("name", LOCKED)
+@pytest.mark.parametrize("name", HERE)
 def test_a_licence_is_on_the_list(name: str) -> None:
     """What is none of `cluster/licences.py` must be looked at by a person first."""
     if name == "faiss-cpu" and any(metadata.distributions(name="faiss-gpu")):

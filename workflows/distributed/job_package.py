@@ -28,7 +28,7 @@ PROFILE = f"{SENT}/cluster.yaml"
 
 
 def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str] = ()) -> str:
-    """Fill a folder with all that a job needs, as one package `sparring`. Returns the experiment's place in the package.
+    """Fill a folder with all that a job needs, as a package `sparring`. Return the experiment's place in the package.
 
     UserError if an assignment names a file that no job would have, or if a file of the code cannot be read.
     """

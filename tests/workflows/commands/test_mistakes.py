@@ -331,34 +331,6 @@ def test_a_word_that_a_command_does_not_have_is_one_line_that_names_its_help(
     assert re.fullmatch(rf"error: {says} \(more: {name} --help\)\n", capsys.readouterr().err)
 
 
-def test_it_is_run_from_the_root(tmp_path: Path) -> None:
-    """From elsewhere paths would mean other things, and the `workflows` found might be another distribution's."""
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    command = [sys.executable, "-m", "workflows", "plan", "x"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"error: run this from the repository's root: cd {ROOT} && python -m workflows ...\n"
-    )  # fmt: skip
-
-
-def test_another_distributions_package_is_not_taken_for_ours(tmp_path: Path) -> None:
-    (tmp_path / "components").mkdir()
-    (tmp_path / "components" / "__init__.py").touch()
-    command = [sys.executable, "-c", f"""
-import runpy, sys
-sys.path.insert(0, {str(ROOT)!r})
-sys.path.insert(0, {str(tmp_path)!r})
-runpy.run_module("workflows", run_name="__main__", alter_sys=True)
-"""]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"error: 'components' is found in {tmp_path / 'components'}, and ours is in {ROOT}; "
-        "run it as `python -m workflows`, without PYTHONPATH\n"
-    )  # fmt: skip
-
-
 def test_a_python_without_the_packages_is_named() -> None:
     command = [sys.executable, "-S", "-m", "workflows", "plan", "x"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
