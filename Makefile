@@ -6,7 +6,7 @@ unexport PYTHONHOME PYTHONPATH
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all pythons docs bench lint layers format lock wheel clean
+.PHONY: help setup demo test test-all test-pythons docs bench lint layers format lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ test: lint ## set up, check and test; ARGS="-k ..." goes to pytest, and "-n 0 --
 
 test-all: lint ## the same, with the long tests
 	$(BIN)/python -m pytest -m "" $(ARGS)
+
+test-pythons: ## set up and try each supported Python that this machine has
+	@python=$$(PYTHON="$(PYTHON)" sh cluster/find-python.sh) && exec "$$python" tests/each_python.py
 
 docs: ## write the documentation, with its reference made from the code, to build/docs
 	@$(call environment,setup documentation)

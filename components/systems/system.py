@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -215,7 +215,7 @@ class System:
 
 def _checked(texts: str | Sequence[str], what: str) -> list[str]:
     """One text or several as a list."""
-    found = [texts] if isinstance(texts, str) else list(texts)
+    found = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
     if not all(isinstance(text, str) for text in found):
         raise UserError(f"{what} must be a string or a list of strings.")
     return found

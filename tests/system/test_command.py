@@ -158,7 +158,8 @@ def test_rays_workers_find_the_checkout_and_the_users_modules(folder: Folder) ->
 
 NAMES = (
     "random", "tokenize", "queue", "json", "logging", "tempfile", "string", "types", "copy", "select", "secrets",
-    "uuid", "torch", "numpy", "ray", "yaml", "transformers", "pydantic", "pyarrow", "components", "workflows", "sitecustomize",
+    "uuid", "torch", "numpy", "ray", "yaml", "transformers", "pydantic", "pyarrow", "components", "workflows",
+    "sitecustomize",
 )  # fmt: skip
 """Modules of Python's own library, of ours, and of what we depend on."""
 
