@@ -1,5 +1,8 @@
 """Sizes and times as people read them."""
 
+CLOSE = 1.25
+"""Two times are one to people if the longer is less than so many times the shorter."""
+
 
 def size(count: float) -> str:
     """`512 B`, `1.5 kB`, `12.3 MB`, `512 GB`."""
@@ -33,3 +36,20 @@ def about(seconds: float) -> str:
         tens = round(seconds / 600)
         return f"about {tens // 6} h {tens % 6 * 10:02} min"
     return f"about {seconds / 86400:.1f} days"
+
+
+def between(low: float, high: float) -> str:
+    """A time that is known as a range: `4 to 11 min`, `40 s to 3 min`. One number, `about 7 min`, if both are close.
+
+    >>> between(230, 660)
+    '4 to 11 min'
+    >>> between(40, 200)
+    '40 s to 3 min'
+    >>> between(400, 440)
+    'about 7 min'
+    """
+    least, most = (about(seconds).removeprefix("about ") for seconds in (low, high))
+    if high < CLOSE * low or least == most:
+        return about((low + high) / 2)
+    count, _, unit = least.partition(" ")
+    return f"{count if most.split()[1:] == [unit] else least} to {most}"

@@ -28,6 +28,8 @@ class Planned(NamedTuple):
     """Those of its steps."""
     parts: frozenset[tuple[str, str]]
     """Its steps' labels, each with the part of a run that the step belongs to."""
+    phases: frozenset[tuple[str, str]]
+    """Its steps' labels, each with the phase of the run that makes the step."""
 
 
 SMALL = [path for path in CONFIGS if KEY in (tree := read_based(path)) and tree[KEY] and why_not(tree) is None]
@@ -46,4 +48,5 @@ def planned(config: Path, *sets: str) -> Planned:
     wanted = experiments.read(config, [*assignments, *sets], nowhere / "runs").wanted
     nodes = graph(wanted)
     functions, parts = frozenset(node.function for node in nodes), frozenset((node.label, node.part) for node in nodes)
-    return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions, parts)
+    phases = frozenset((node.label, node.phase) for node in nodes)
+    return Planned(plan_text(wanted, Store(nowhere / "store")) + "\n", functions, parts, phases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparring.workflows.quantities import about, duration, size
+from sparring.workflows.quantities import about, between, duration, size
 
 
 def test_durations_and_sizes() -> None:
@@ -24,3 +24,13 @@ def test_durations_and_sizes() -> None:
 )  # fmt: skip
 def test_times_in_words(seconds: float, words: str) -> None:
     assert about(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [(230, 660, "4 to 11 min"), (20, 40, "20 to 40 s"), (40, 200, "40 s to 3 min"), (400, 440, "about 7 min"),
+     (4_000, 12_000, "67 min to 3 h 20 min"), (6_800, 12_000, "1 h 50 min to 3 h 20 min"), (1, 2, "about 1 s"),
+     (100_000, 300_000, "27 h 50 min to 3.5 days"), (0, 0, "about 1 s")],
+)  # fmt: skip
+def test_a_range_in_words(low: float, high: float, words: str) -> None:
+    assert between(low, high) == words

@@ -172,6 +172,6 @@ def _estimate(
             f"{duration(tried.seconds)} of work, {size(tried.kept)} of disk"
         )
     if not assumed and profile.hardware is None and not found.problems:
-        write_estimate(experiment.run, profile, {row.node.name: row.seconds for row in found.waiting}, found.seconds)
+        write_estimate(experiment.run, profile, found, tried=True)
     if problems := [*found.problems, *whole.problems]:
         raise UserError(f"this cannot fit: {problems[0]}")

@@ -3,6 +3,7 @@ after another, and share their steps."""
 
 import argparse
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -15,14 +16,17 @@ from sparring.workflows.distributed import nodes
 from sparring.workflows.estimating.foreseen import foresee, how_far_off
 from sparring.workflows.program import located, program
 from sparring.workflows.report.run_folder import RunFolder, at_work
+from sparring.workflows.report.scores import Scores
 from sparring.workflows.report.timeline import timeline, where
 from sparring.workflows.running.executor import check_present, check_source_files
 from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import open_tracker
 from sparring.workflows.stages import experiments
-from sparring.workflows.store.dag import graph
+from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending, states
 
+MEASURED = 20
+"""Systems whose scores are printed again when a run goes on."""
 TELLING = 10.0
 """Seconds of a run from which on it tells something of its estimate."""
 
@@ -72,8 +76,12 @@ def run_one(arguments: argparse.Namespace) -> None:
         expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
-        waits: list[float] = []
-        executed = run_steps(waiting, store, cluster, tracker, expected, on_waited=waits.append)
+        waits, scores = list[float](), Scores(experiment.outcome.systems, store)
+        _say_before(scores, waiting)
+        executed = run_steps(
+            waiting, store, cluster, tracker, expected, first=scores.steps.keys(), on_waited=waits.append,
+            on_done=scores.after,
+        )  # fmt: skip
         folder.link()
         if arguments.until is not None:
             print(f"{arguments.until}: {store.location(wanted[0])}")
@@ -91,8 +99,16 @@ def run_one(arguments: argparse.Namespace) -> None:
         seconds = time.monotonic() - started
         print(where(steps, seconds, sum(waits)))
         if expected is not None and len(executed) == len(waiting) and seconds >= TELLING:
-            print(f"      {how_far_off(expected.whole, seconds)}")
+            print(f"      {how_far_off(expected, seconds)}")
     print(f"\nreport: {folder.page}\ntry:    {_search(arguments)}")
+
+
+def _say_before(scores: Scores, waiting: list[Step]) -> None:
+    """Print the scores of systems that were measured before, of a run that goes on and measures others."""
+    lines = scores.before(waiting) if any(node.fingerprint in scores.steps for node in waiting) else []
+    if lines:
+        more = f"  and {len(lines) - MEASURED} more, which `{program()} show` prints" if len(lines) > MEASURED else ""
+        print("\n".join(["measured before:", *lines[:MEASURED], *([more] if more else [])]), file=sys.stderr)
 
 
 def _search(arguments: argparse.Namespace) -> str:

@@ -9,11 +9,12 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.yaml_files import read_yaml
 from sparring.workflows.estimating.foreseen import read_estimate
-from sparring.workflows.quantities import about
+from sparring.workflows.quantities import between
 from sparring.workflows.report.differences import changes, text_of
 from sparring.workflows.report.run_folder import is_at_work
+from sparring.workflows.report.scores import Scores
 from sparring.workflows.running.forecast import Forecast
-from sparring.workflows.running.view import bar
+from sparring.workflows.running.view import bar, columns
 from sparring.workflows.stages.experiments import CONFIG, Experiment, others
 from sparring.workflows.store import s3
 from sparring.workflows.store.dag import Step, graph
@@ -25,6 +26,8 @@ from sparring.workflows.tuning.trials import TrialTable
 
 NEXT = 4
 """How many of the waiting steps are named."""
+MEASURED = 12
+"""How many of the systems that were measured are shown with their scores: the last ones."""
 SHOWN = 3
 """How many values of another run."""
 
@@ -53,13 +56,20 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
                 text += "\n  watching until it goes on (Ctrl-C ends this)"
             key = text if live else text.partition(" to run")[0] + listing(held)
         if key != before:
-            if live and drawn:
-                print(f"\033[{drawn}F\033[J", end="")
+            if live:
+                text = fitted(text)
+                print(f"\033[{drawn}F\033[J" if drawn else "", end="")
             print(text, flush=True)
             before, drawn = key, text.count("\n") + 1
         if not waiting or (followed and not tuning):
             return
         time.sleep(seconds)
+
+
+def fitted(text: str) -> str:
+    """A text cut to the terminal, whose lines can then be erased: one that wraps or scrolls away cannot."""
+    lines, rows = text.splitlines(), shutil.get_terminal_size((100, 24)).lines - 1
+    return "\n".join(line[: columns()] for line in lines[:rows])
 
 
 def trials_in(run: Path) -> TrialTable | None:
@@ -88,10 +98,10 @@ def _of_trials(trials: TrialTable, experiment: Experiment, store: Store) -> dict
 def _busy(node: Step | Artifact, store: Store, held: dict[str, str]) -> str:
     """A line for a step that a driver runs: how far it is, or who runs it."""
     state = store.progress(node)
+    title = f"[{node.phase}] {node.label}" if isinstance(node, Step) and node.phase else node.label
     if state is None:
-        return f"  {node.label}  ({held[node.name]})"
-    width = shutil.get_terminal_size((100, 24)).columns - 1
-    return f"  {bar(node.label, state, state['seconds'], width)}"
+        return f"  {title}  ({held[node.name]})"
+    return f"  {bar(title, state, state['seconds'], columns() - 2)}"
 
 
 def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) -> str:
@@ -117,6 +127,10 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     if later:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""
         lines.append(f"  then: {listing(later[:NEXT])}{more}")
+    scores = Scores(experiment.outcome.systems, store).before(waiting) if waiting else []
+    if scores:
+        more = f" (the last {MEASURED} of {len(scores)})" if len(scores) > MEASURED else ""
+        lines += [f"  measured{more}:", *(f"  {line}" for line in scores[-MEASURED:])]
     return "\n".join(lines)
 
 
@@ -133,18 +147,18 @@ def _set(experiment: Experiment, other: Path) -> str:
 
 def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
     """The whole run's time left, by what was estimated of it and what finished steps took; empty where nothing was."""
-    estimated, at_once = read_estimate(experiment.run)
+    estimated, at_once, spread = read_estimate(experiment.run)
     held = store.holders(waiting)
     if not estimated or not held:
         return ""
-    forecast = Forecast(estimated, at_once=at_once)
+    forecast = Forecast(estimated, at_once=at_once, spread=spread)
     unfinished = {node.name for node in waiting}
     for node in graph(experiment.wanted):
         if node.name in estimated and node.name not in unfinished and (record := store.record(node)) is not None:
             forecast.finish(node.name, record["seconds"])
     states = {node.name: store.progress(node) for node in waiting if node.name in held}
     running = {name: (state["seconds"] if state else 0.0, state) for name, state in states.items()}
-    return f", {about(forecast.left(running))} left"
+    return f", {between(*forecast.left_between(running))} left"
 
 
 def _kept(node: Step, store: Store) -> str:

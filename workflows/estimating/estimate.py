@@ -15,6 +15,7 @@ from sparring.workflows.estimating import rates as rating
 from sparring.workflows.estimating.collection import SECONDS, Assumptions, sizes
 from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.quantities import size
+from sparring.workflows.running.forecast import EXACT
 from sparring.workflows.store import s3
 from sparring.workflows.store.cost import UNKNOWN, Cost, ModelTask, Need, Pool, Sizes, UnknownSize, Work
 from sparring.workflows.store.dag import Step, mapped
@@ -28,6 +29,12 @@ WRITING = 1.3
 """How many times longer records take to be read, checked and written than to be read alone."""
 QUICK = 1.5
 """Seconds that a quick estimate reads a source."""
+Spread = tuple[float, float]
+"""The least and the most that something takes, as factors of what is estimated."""
+TRIED: Spread = (0.75, 1.35)
+"""The spread of a step whose models were tried on this machine, or have run on it."""
+UNTRIED: Spread = (0.4, 1.6)
+"""The spread of any other step. `make demo` took from .4 to 1.1 times the guess on two cores, idle and busy."""
 MANY_OBJECTS = 200_000
 """Files of one artifact from which on listing it takes minutes on S3."""
 
@@ -49,6 +56,8 @@ class Row:
     """Bytes of all its processes on the machine that has most of them."""
     gpu_memory: float
     """Bytes of the largest process on a GPU; 0 where it uses none."""
+    spread: Spread
+    """How sure the seconds are."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,21 @@ class Estimate:
         together = sum(row.seconds for row in self.waiting)
         at_once = self.site.cluster.parallel_steps
         return together if at_once == 1 else max(together / at_once, self._longest_chain())
+
+    @cached_property
+    def between(self) -> tuple[float, float]:
+        """The least seconds of the run, without other programs on these machines, and the most."""
+        waiting, alone = self.waiting, self.alone()
+        together = sum(row.seconds for row in waiting) or 1.0
+        most = self.seconds * sum(row.seconds * row.spread[1] for row in waiting) / together
+        least = self.seconds * sum(row.seconds * row.spread[0] for row in alone.waiting) / together
+        return least, most
+
+    @property
+    def spread(self) -> Spread:
+        """The same as factors of the seconds."""
+        least, most = (seconds / self.seconds if self.seconds else 1.0 for seconds in self.between)
+        return least, most
 
     @property
     def kept(self) -> float:
@@ -321,7 +345,7 @@ class Starts:
 def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
     rates = starts.rates
     if cost is None or not waiting:
-        return Row(node, cost, waiting, 0.0, 0.0, 0.0, 0.0)
+        return Row(node, cost, waiting, 0.0, 0.0, 0.0, 0.0, EXACT)
     seconds = starts.seconds(cost) + sum(_seconds(work, cost, rates) for work in cost.work)
     pools = dict.fromkeys(work.pool for work in cost.work if work.amount)
     needs = [*cost.needs, *(Need("", 0.0, pool, "") for pool in pools)]
@@ -329,7 +353,10 @@ def _row(node: Step, cost: Cost | None, waiting: bool, starts: Starts) -> Row:
     memory = max((PROCESS[need.pool] + (0 if need.gpu and site.cuda else need.bytes) for need in needs), default=0.0)
     node_memory = max((_on_node(need, site) for need in needs), default=0.0)
     gpu_memory = max((need.bytes for need in needs if _on_gpu(need, site)), default=0.0)
-    return Row(node, cost, waiting, seconds, memory, node_memory, gpu_memory)
+    tasks = [work.task for work in cost.work if work.task is not None and work.amount]
+    stated = site.cluster.hardware is not None
+    spread = EXACT if stated else TRIED if tasks and all(task.key in rates.trials for task in tasks) else UNTRIED
+    return Row(node, cost, waiting, seconds, memory, node_memory, gpu_memory, spread)
 
 
 def _seconds(work: Work, cost: Cost, rates: Rates) -> float:

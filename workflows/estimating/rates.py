@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sparring.components.compute.processor import cpu_info
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.estimating.others import Others
-from sparring.workflows.estimating.trial import Spec, Trial, measure
+from sparring.workflows.estimating.trial import NO_TIME, Spec, Trial, measure, send
 from sparring.workflows.running.view import progress_view
 from sparring.workflows.store.cost import Cost, Kind, ModelTask, Work
 
@@ -36,6 +37,9 @@ UNITS: dict[Kind, float] = {
 }
 """Seconds of a unit on one core of an Intel Xeon with AMX, from records of runs and from tests/benchmarks/RESULTS.md. A
 slower machine, or a busy one, takes longer by one factor, which is measured."""
+
+TRIALS = 30.0
+"""Seconds for which models are tried at most, beside importing torch."""
 
 SHARES = {"encoding": 0.65, "scoring": 0.65, "training": 0.45, "generating": 0.15}
 """Where a task is not tried: the share of the rate of matrix products alone that a CPU reaches. Generating is
@@ -189,20 +193,33 @@ def _tried_in_pools(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rate
     slow, share = slowness()
     rates = Rates(site, slowness=slow, own=share)
     pools: dict[tuple[int, int], dict[str, ModelTask]] = {}
+    operations: dict[str, float] = {}
     for work, task in tasks:
         if task.measurable:
             key = site.workers_of_node(work.pool), site.threads(work.pool)
             pools.setdefault(key, {})[task.key] = task
-    for (workers, threads), wanted in pools.items():
-        specs = [_spec(site, task) for task in wanted.values()]
-        results = _tried(site, specs, workers=workers, threads=threads)
+            operations[task.key] = operations.get(task.key, 0.0) + work.amount * task.operations
+    left, late = TRIALS, list[str]()
+    for (workers, threads), tasks_of_pool in pools.items():
+        wanted = sorted(tasks_of_pool, key=lambda key: -operations[key])  # the least matters least if no time is left
+        specs = [_spec(site, tasks_of_pool[key]) for key in wanted]
+        began = time.monotonic()
+        results = _tried(site, specs, workers=workers, threads=threads, seconds=left)
         rates.imported = max(seconds for seconds, _ in results)
+        left = max(0.0, left - (time.monotonic() - began - rates.imported))
         for key, *found in zip(wanted, *(trials for _, trials in results), strict=True):
             good = [one for one in found if isinstance(one, Trial)]
             if good:
                 rates.trials[key] = Trial(*np.mean(good, axis=0).tolist())
+            elif NO_TIME in found:
+                late.append(key)
             else:
-                rates.notes.append(f"{wanted[key].use} could not be tried ({found[0]})")
+                rates.notes.append(f"{tasks_of_pool[key].use} could not be tried ({found[0]})")
+    if late:
+        rates.notes.append(
+            f"{len(late)} of {len(operations)} kinds of work were not tried within {TRIALS:.0f} s, so their time is a "
+            "guess"
+        )
     known = [one.products for one in rates.trials.values() if one.products]
     rates.products = float(np.median(known)) if known else 0.0
     return rates
@@ -219,25 +236,68 @@ def _spec(site: Site, task: ModelTask) -> Spec:
     )  # fmt: skip
 
 
-def _tried(site: Site, specs: list[Spec], *, workers: int, threads: int) -> list[tuple[float, list[Trial | str]]]:
+def _tried(
+    site: Site, specs: list[Spec], *, workers: int, threads: int, seconds: float
+) -> list[tuple[float, list[Trial | str]]]:
+    """For each worker the seconds of importing torch, and what it measured of each spec in so many `seconds`."""
     options: dict[str, Any] = {
         "threads": threads,
         "batch_tokens": site.cluster.batch_tokens(cuda=site.cuda),
         "cuda": site.cuda,
+        "seconds": seconds,
     }
     if site.cluster.address:
         ray = ray_session(site.cluster)
         how = {"num_gpus": 1} if site.cuda else {"num_cpus": threads}
-        return [ray.get(ray.remote(**how)(measure).remote(specs, **options))]
+        imported, *found = ray.get(ray.remote(**how)(_measured_there).remote(specs, options))
+        return [(imported, found)]
     if site.cuda:
         workers = 1  # one GPU is as fast as another
-    with (
-        tempfile.TemporaryDirectory() as folder, progress_view() as view, view.step("estimate", Path(folder)),
-        ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool,
-    ):  # fmt: skip
-        shown: list[Path | None] = [Path(folder), *[None] * (workers - 1)]  # all try the same; one of them tells
-        waiting = [pool.submit(measure, specs, **options, shown=one) for one in shown]
-        return [one.result() for one in waiting]
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="sparring-estimate-") as place, progress_view() as view:
+        folders = [Path(place) / f"{number}" for number in range(workers)]
+        pipes = [context.Pipe(duplex=False) for _ in folders]
+        processes = [
+            context.Process(target=send, args=(theirs, specs, folder), kwargs=options)
+            for (_, theirs), folder in zip(pipes, folders, strict=True)
+        ]
+        with view.step("estimate", folders[0]):  # all try the same; one of them tells
+            try:
+                for folder, process, (_, theirs) in zip(folders, processes, pipes, strict=True):
+                    folder.mkdir()
+                    process.start()
+                    theirs.close()
+                return _received([ours for ours, _ in pipes], len(specs), seconds)
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.join()
+
+
+def _measured_there(specs: list[Spec], options: dict[str, Any]) -> list[Any]:
+    """What one process of a cluster measures."""
+    with tempfile.TemporaryDirectory(prefix="sparring-estimate-") as folder:
+        return list(measure(specs, Path(folder), **options))
+
+
+def _received(connections: list[Connection], count: int, seconds: float) -> list[tuple[float, list[Trial | str]]]:
+    """What processes send within so many `seconds` from when the last of them has imported torch: a trial that is
+    under way then would last longer on a busy machine than anybody waits."""
+    found: dict[Connection, list[Any]] = {connection: [] for connection in connections}
+    open_ones, ends = set(connections), math.inf
+    while open_ones and (left := ends - time.monotonic()) > 0:
+        for connection in wait(open_ones, None if left == math.inf else left):
+            assert isinstance(connection, Connection)
+            try:
+                found[connection].append(connection.recv())
+            except EOFError:  # it is done, or was killed
+                open_ones.discard(connection)
+        if ends == math.inf and all(found.values()):
+            ends = time.monotonic() + seconds
+    if not all(found.values()):
+        raise RuntimeError("a process that was to try models ended before it began")
+    killed = NO_TIME if time.monotonic() >= ends else "its process was killed"
+    return [(values[0], [*values[1:], *[killed] * (1 + count - len(values))]) for values in found.values()]
 
 
 def slowness() -> tuple[float, float]:

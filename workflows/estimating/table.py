@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparring.workflows.estimating.estimate import Estimate, Row
-from sparring.workflows.quantities import duration, size
+from sparring.workflows.quantities import between, duration, size
 from sparring.workflows.store.cost import ANY
 
 BUSY = 0.2
@@ -18,7 +18,7 @@ def estimate_text(found: Estimate) -> str:
             *(["on a GPU"] if cuda else []), "disk", "objects"]  # fmt: skip
     rows = [head, *(_cells(found, row, priced=priced) for row in found.waiting)]
     rows.append(
-        ["in all", duration(found.seconds), *([f"{found.money(found.seconds):,.2f}"] if priced else []),
+        ["in all", between(*found.between), *([_money(found)] if priced else []),
          size(max((row.memory for row in found.waiting), default=0.0)), size(found.memory),
          *([size(found.gpu_memory)] if cuda else []), size(found.kept), f"{found.objects:,.0f}"]
     )  # fmt: skip
@@ -52,6 +52,12 @@ def estimate_text(found: Estimate) -> str:
     lines += [f"slow: {warning}" for warning in found.warnings]
     lines += [f"{'breaks first' if at == 0 else 'then'}: {problem}" for at, problem in enumerate(found.problems)]
     return "\n".join(lines)
+
+
+def _money(found: Estimate) -> str:
+    """What the whole run costs."""
+    least, most = (f"{found.money(seconds):,.2f}" for seconds in found.between)
+    return least if least == most else f"{least} to {most}"
 
 
 def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:

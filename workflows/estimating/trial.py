@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from sparring.workflows.store.progress import Progress
 
 SECONDS = 1.5
 """An encoder or a ranker is tried for about so long, after one batch that does not count."""
+NO_TIME = "no time was left"
+"""Why something was not tried."""
 UPDATES = 3
 """Updates of a training that are tried; the first, which allocates what all need, counts as a part of what is fixed."""
 OPERATIONS = 1.5e12
@@ -59,26 +62,28 @@ class Trial(NamedTuple):
 
 
 def measure(
-    specs: list[Spec], *, threads: int, batch_tokens: int, cuda: bool, shown: Path | None = None
-) -> tuple[float, list[Trial | str]]:
-    """Seconds that importing torch took, and for each spec what was measured or, in words, why nothing was. `shown` is
-    a folder in which the progress is written."""
+    specs: list[Spec], folder: Path, *, threads: int, batch_tokens: int, cuda: bool, seconds: float = math.inf
+) -> Iterator[float | Trial | str]:
+    """Seconds that importing torch took, and then for each spec what was measured or, in words, why nothing was. No
+    trial begins after so many `seconds` of them. The folder, which is empty, gets the progress, and what trials write.
+    """
     began = time.perf_counter()
     import torch
     import transformers  # noqa: F401
 
-    imported = time.perf_counter() - began
+    yield time.perf_counter() - began
     from sparring.components.compute.processor import configure_process
 
     configure_process(threads)
-    found: list[Trial | str] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="sparring-estimate-") as folder,
-        Progress(shown or Path(folder), len(specs), "kinds of work tried") as progress,
-    ):
+    began = time.perf_counter()
+    with Progress(folder, len(specs), "kinds of work tried") as progress:
         models: dict[str, Path] = {}
         for number, spec in enumerate(specs):
-            place = Path(folder) / f"{number}"
+            if time.perf_counter() - began >= seconds:
+                yield NO_TIME
+                continue
+            place = folder / f"{number}"
+            found: Trial | str
             try:
                 others = spec.options.get("models", {})
                 begun = {}
@@ -88,14 +93,20 @@ def measure(
                         models[name] = _started(place / key, config)
                     begun[key] = models[name]
                 try_out = partial(_train, own=begun) if spec.use == "training" else _ask
-                found.append(
-                    try_out(spec, place, begun.pop("start"), threads=threads, batch_tokens=batch_tokens,
-                            device=torch.device("cuda" if cuda else "cpu"))
+                found = try_out(
+                    spec, place, begun.pop("start"), threads=threads, batch_tokens=batch_tokens,
+                    device=torch.device("cuda" if cuda else "cpu"),
                 )  # fmt: skip
             except Exception as error:  # an estimate goes on without this rate, and says so
-                found.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            yield found
             progress.add()
-    return imported, found
+
+
+def send(connection: Connection, specs: list[Spec], folder: Path, **options: Any) -> None:
+    """Send what is measured to another process, each thing as soon as it is there."""
+    for found in measure(specs, folder, **options):
+        connection.send(found)
 
 
 def _started(folder: Path, config: Any) -> Path:

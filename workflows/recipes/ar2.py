@@ -17,14 +17,16 @@ from sparring.components.training.terms import LossTerm
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.learning import in_round
+from sparring.workflows.stages.phases import EVALUATION, WARM_UP, round_name
 from sparring.workflows.stages.reranking import Reranking
 from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
-from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained
+from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
+from sparring.workflows.store.dag import in_phase
 
 Control = Literal["in-batch", "ance"]
 
@@ -143,7 +145,7 @@ def build(config: Config) -> Outcome:
     retriever = collection.initial_model("start retriever", config.retriever.model)
     results = Results(collection, config)
     split = config.evaluate.split
-    untrained, sizes = refresh("start", collection, retriever, config), Sizes(results)
+    untrained, sizes = start_retrieval(collection, retriever, config), Sizes(results)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever.model, seed=seed)
         game = Game(config, collection, results, seed)
@@ -183,26 +185,29 @@ class Game:
     def play(self, retriever: Model) -> tuple[Retrieval, Model]:
         """Play Algorithm 1 from a start model (line 1); what the last retriever retrieves, and the last ranker."""
         config = self.config
-        retriever = self.warm_up_retriever(retriever)  # line 2
-        retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
-        ranker = warm_ranker = self.warm_up_ranker(retrieval)  # line 5
-        self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
+        with in_phase(WARM_UP):
+            retriever = self.warm_up_retriever(retriever)  # line 2
+            retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
+            ranker = warm_ranker = self.warm_up_ranker(retrieval)  # line 5
+            self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
 
         for i in range(1, config.rounds + 1):  # line 6
-            if config.order == "released":
-                ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
-            retriever = self.train_retriever(i, retriever, ranker, retrieval)  # lines 7 to 10
-            if config.refreshes_after(i):
-                retrieval = self.refresh(f"retriever {i}", retriever, round=i)  # line 11
-            if config.order == "paper":
-                ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
-            if config.reranks_after(i):
-                self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
+            with in_phase(round_name(i)):
+                if config.order == "released":
+                    ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
+                retriever = self.train_retriever(i, retriever, ranker, retrieval)  # lines 7 to 10
+                if config.refreshes_after(i):
+                    retrieval = self.refresh(f"retriever {i}", retriever, round=i)  # line 11
+                if config.order == "paper":
+                    ranker = self.train_ranker(i, ranker, retrieval)  # lines 12 to 15
+                if config.reranks_after(i):
+                    self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
 
-        self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, ranker)
-        if "grid" in config.other_rerankings:
-            self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
-            self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
+        with in_phase(EVALUATION):
+            self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, ranker)
+            if "grid" in config.other_rerankings:
+                self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
+                self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
         for name in config.controls.include:
             self.control(name, warm_retrieval)
         return retrieval, ranker
@@ -286,6 +291,7 @@ class Game:
         if "fused" in self.config.other_rerankings:
             self.rerank(f"ranker over BM25 + {system}", ranker, retrieval, over=rankings)
 
+    @in_phase("controls")
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
         config, game = self.config, self.config.retriever.game

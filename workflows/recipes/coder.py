@@ -19,16 +19,17 @@ from sparring.components.training.config import TemperatureConfig, TrainConfig
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from sparring.workflows.stages.learning import in_round, learnt
+from sparring.workflows.stages.phases import EVALUATION, UNTRAINED, WARM_UP, round_name
 from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Retrieval, refresh
 from sparring.workflows.stages.training import phase
-from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.choose_neighbours import ChooseConfig, chosen
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.pictures import PicturesConfig, pictures
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 BY_NEIGHBOURS = "by neighbours"
 
@@ -92,7 +93,7 @@ def build(config: Config) -> Outcome:
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
     figures: list[Step] = []
-    untrained = refresh("start", collection, start, config)
+    untrained = start_retrieval(collection, start, config)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         last = Training(config, collection, results, seed, figures).run(start)
@@ -135,26 +136,29 @@ class Training:
     def run(self, start: Model) -> Retrieval:
         """Algorithm 1 from a start model; what the last retriever retrieves."""
         config, base = self.config, base_name(self.config)
-        retrieval = self.retrieve_with_base_model(start)  # lines 1 to 3
-        base_rankings = self.measure(base, retrieval)
+        with in_phase(UNTRAINED if config.warm is None else WARM_UP):
+            retrieval = self.retrieve_with_base_model(start)  # lines 1 to 3
+            base_rankings = self.measure(base, retrieval)
         if config.train is None:
             return retrieval
         for i in range(1, config.rounds + 1):
             before = retrieval
-            groups = self.contexts(i, before)  # line 3
-            labels = self.smoothed(i, before, groups)  # lines 4 to 8
-            retriever = self.fine_tune(i, before, labels)  # line 9
-            retrieval = self.refresh(i, before, retriever)
-        if config.pictures is not None and config.documents == "fixed":
-            self.draw(before, groups, labels, retrieval)
-        for kind, ranking in self.measure("CODER", retrieval).items():
-            if config.interpolate is not None:
-                system = f"{base} + CODER {kind}".strip()
-                mixed = step(
-                    self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
-                    split=config.evaluate.split, config=config.interpolate.reaching(config.k),
-                )  # fmt: skip
-                self.results.add(system, mixed, seed=self.seed)
+            with in_phase(round_name(i)):
+                groups = self.contexts(i, before)  # line 3
+                labels = self.smoothed(i, before, groups)  # lines 4 to 8
+                retriever = self.fine_tune(i, before, labels)  # line 9
+                retrieval = self.refresh(i, before, retriever)
+        with in_phase(EVALUATION):
+            if config.pictures is not None and config.documents == "fixed":
+                self.draw(before, groups, labels, retrieval)
+            for kind, ranking in self.measure("CODER", retrieval).items():
+                if config.interpolate is not None:
+                    system = f"{base} + CODER {kind}".strip()
+                    mixed = step(
+                        self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
+                        split=config.evaluate.split, config=config.interpolate.reaching(config.k),
+                    )  # fmt: skip
+                    self.results.add(system, mixed, seed=self.seed)
         return retrieval
 
     def retrieve_with_base_model(self, start: Model) -> Retrieval:

@@ -14,11 +14,12 @@ from sparring.components.config import Config as Part
 from sparring.components.config import distinct, listing
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.stages import experiments
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from sparring.workflows.stages.sizes import tables
 from sparring.workflows.steps.pictures import along
 from sparring.workflows.steps.sentences import similarity, transfer
-from sparring.workflows.store.dag import relabelled, step
+from sparring.workflows.store.dag import in_phase, relabelled, step
 
 
 class Variant(Part):
@@ -82,6 +83,7 @@ class Config(Part):
         return Path(file), [*self.sets, *own]
 
 
+@in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
     """The graphs of all experiments, and one table of results."""
     outcomes = {

@@ -14,10 +14,11 @@ from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.sources.base import AnySource
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained
 from sparring.workflows.stages.results import Outcome, note_on
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
-from sparring.workflows.store.dag import Step
+from sparring.workflows.store.dag import Step, in_phase
 
 
 class Config(SentencesConfig):
@@ -51,7 +52,9 @@ def build(config: Config) -> Outcome:
     encoders = []
     for seed in config.seeds:
         encoders.append(Encoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
-        for name, model in zip(names, pretrained(collection, begun, config.pretrain, texts, seed), strict=True):
+        with in_phase(PRETRAINING):
+            models = pretrained(collection, begun, config.pretrain, texts, seed)
+        for name, model in zip(names, models, strict=True):
             label = seeded(name, seed, texts)
             encoders.append(Encoder(name, seed, label, partial(_with, config.retriever, model.step)))
     comparisons = [("retriever", name) for name in ["start model", *names[:-1]]]

@@ -16,13 +16,14 @@ from sparring.workflows.stages.config import (
     predicts_differences,
     seeded,
 )
+from sparring.workflows.stages.phases import TRAINING
 from sparring.workflows.stages.results import Outcome, Results, note_on
-from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import phase
-from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.mine import MineConfig
+from sparring.workflows.store.dag import in_phase
 
 
 class Config(StartedConfig, DifferenceKeys, SizesKey):
@@ -63,20 +64,22 @@ def build(config: Config) -> Outcome:
     start = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
     split = config.evaluate.split
-    untrained = last = refresh("start", collection, start, config)
+    untrained = last = start_retrieval(collection, start, config)
     sizes = Sizes(results)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         if config.train is not None:
             retriever = started(results, collection, untrained, config, seed).model
-            for stage, training in {"retriever": config.train, "retriever, second stage": config.second_stage}.items():
-                if training is not None:
-                    retriever = phase(
-                        seeded(stage, seed, config), collection, retriever,
-                        rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
-                        config=config.phase(training),
-                    )  # fmt: skip
-            last = results.refresh("retriever", retriever, seed=seed, entropy=True)
+            stages = {"retriever": config.train, "retriever, second stage": config.second_stage}
+            with in_phase(TRAINING):
+                for stage, training in stages.items():
+                    if training is not None:
+                        retriever = phase(
+                            seeded(stage, seed, config), collection, retriever,
+                            rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
+                            config=config.phase(training),
+                        )  # fmt: skip
+                last = results.refresh("retriever", retriever, seed=seed, entropy=True)
         sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)
 
     comparisons = [("start model", "BM25")]

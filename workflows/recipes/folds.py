@@ -16,9 +16,10 @@ from sparring.components.config import listing
 from sparring.components.evaluation.selection import Kind
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.stages import experiments
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from sparring.workflows.steps.pool import pool, pool_selected
-from sparring.workflows.store.dag import Step, relabelled, step
+from sparring.workflows.store.dag import Step, in_phase, relabelled, step
 
 SPLITS = ("train", "dev", "test")
 SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}
@@ -102,6 +103,7 @@ def _seeds(outcome: Outcome) -> list[int]:
     return sorted({system.seed for system in outcome.systems})
 
 
+@in_phase(EVALUATION)
 def _over_all(outcomes: list[Outcome], seed: int) -> list[System]:
     """One seed's systems, each measured over all folds, and what the folds select."""
     of_folds = [{one.name: one for one in outcome.systems if one.seed == seed} for outcome in outcomes]

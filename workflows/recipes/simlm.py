@@ -12,11 +12,12 @@ from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.reranking import Reranking
 from sparring.workflows.stages.results import Outcome, Results, note_on, system_names
-from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
-from sparring.workflows.stages.untrained import add_untrained
+from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
+from sparring.workflows.store.dag import in_phase
 
 
 class RankerPhase(TrainingPhase):
@@ -86,7 +87,7 @@ def build(config: Config) -> Outcome:
     collection = Collection(config)
     begun = collection.initial_model("start retriever", config.retriever)
     results = Results(collection, config)
-    untrained = refresh("start", collection, begun, config)
+    untrained = start_retrieval(collection, begun, config)
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed)
         last, ranker = Pipeline(config, collection, results, seed).run(untrained)
@@ -152,13 +153,15 @@ class Pipeline:
         and retrieve with it."""
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking
-        retriever = phase(
-            self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
-            seed=[self.seed, "retriever", stage], config=config,
-            inputs=ScreenInputs(vectors=None if before is None else before.vectors),
-        )  # fmt: skip
-        return self.results.refresh(name, retriever, seed=self.seed)
+        with in_phase(f"retriever {stage}"):
+            retriever = phase(
+                self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
+                seed=[self.seed, "retriever", stage], config=config,
+                inputs=ScreenInputs(vectors=None if before is None else before.vectors),
+            )  # fmt: skip
+            return self.results.refresh(name, retriever, seed=self.seed)
 
+    @in_phase("ranker")
     def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Retrieval) -> Reranking:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
@@ -179,6 +182,7 @@ class Pipeline:
         )  # fmt: skip
         return reranking
 
+    @in_phase("distillation")
     def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranking) -> Retrieval:
         """The last retriever: train the encoder to score as the ranker does, over negatives that retriever 2 ranks high
         (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""

@@ -17,6 +17,7 @@ from sparring.components.sources.base import AnySource
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, Results, System, gathered, note_on
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
@@ -26,7 +27,7 @@ from sparring.workflows.steps.exclude import exclude
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig
-from sparring.workflows.store.dag import Step, graph, relabelled, step
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 
 
 class Evaluated(Part):
@@ -90,6 +91,7 @@ class Config(RetrieverToMeasure, SizesKey):
         )  # fmt: skip
 
 
+@in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
     """Each collection by itself, and the averages over them."""
     other = None if config.experiment is None else experiments.read_outcome(Path(config.experiment), config.sets)

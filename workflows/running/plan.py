@@ -10,16 +10,17 @@ from sparring.workflows.store.store import Store
 
 
 def plan_text(wanted: list[Step], store: Store) -> str:
-    """A table of the steps that lead to the wanted ones, inputs first, and how many are to run."""
-    rows = [("label", "step", "state", "where")]
+    """A table of the steps that lead to the wanted ones, inputs first, and how many are to run. The phase is `-` if
+    the recipe names none."""
+    rows = [("label", "phase", "step", "state", "where")]
     for node, state in states(wanted, store):
         record = store.record(node)
         if state == "done" and record is not None and record["dropped"]:
             state_text = f"done, {listing(record['dropped'])} dropped"
         else:
             state_text = state
-        rows.append((node.label, node.function.__name__, state_text, node.name))
-    waiting = sum(row[2] in ("to do", "partial") for row in rows)
+        rows.append((node.label, node.phase or "-", node.function.__name__, state_text, node.name))
+    waiting = sum(row[3] in ("to do", "partial") for row in rows)
     return "\n".join([*_columns(rows), "", f"{len(rows) - 1} steps, {waiting} to run"])
 
 

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from sparring.workflows.distributed import leftovers, resources
 from sparring.workflows.distributed.cluster import Cluster
@@ -22,8 +22,9 @@ RunStep = Callable[[str, Step], bool]
 
 def run_steps(
     waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
-    forecast: Forecast | None = None, *, later: Sequence[Step] = (),
+    forecast: Forecast | None = None, *, later: Sequence[Step] = (), first: Collection[str] = (),
     on_waited: Callable[[float], object] = lambda seconds: None,
+    on_done: Callable[[Step], Iterable[str]] = lambda node: (),
 ) -> set[str]:  # fmt: skip
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself. Those that read nothing but
     what lies outside, collections and pre-trained models, come before all others: what is wrong with the last of them
@@ -32,7 +33,10 @@ def run_steps(
     The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
     starts; steps that are running then are finished before the error is raised. What a step refuses, one of these or of
     those that another call runs `later`, is an error as soon as it can be known. `on_waited` gets the seconds of each
-    wait for another driver.
+    wait for another driver. `on_done` returns lines to print below a step that is done.
+
+    Where steps run at once, those whose fingerprints are `first` start as soon as their inputs are there: they are
+    short, and somebody waits for what they say.
     """
     waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
@@ -63,10 +67,13 @@ def run_steps(
             done = "done" if ours else "done by another driver"
             if forecast is not None:
                 forecast.finish(node.name, seconds)
-            since, left = f"{_minutes(total_seconds)} since the start", view.time_left()
-            view.print(f"{title}: {done} in {seconds:.1f} s  ({since}{f', {left}' if left else ''})")
+            since, left = _minutes(total_seconds), f", {more}" if (more := view.time_left()) else ""
+            line = f"{title}: {done} in {seconds:.1f} s"
+            view.print(f"{line}  ({since} since the start{left})", f"{line}  ({since}{left})", line)
             if (note := (store.record(node) or {}).get("summary", {}).get("note")) is not None:
                 view.print(f"{title}: {note}")
+            for line in on_done(node):
+                view.print(line)
             refusals.after(node)
             return ours
 
@@ -75,11 +82,12 @@ def run_steps(
             return {node.fingerprint for at, node in enumerate(waiting, 1) if run_step(_title(at, total, node), node)}
         if waiting:
             ray_session(cluster)  # here, as Ray's processes end with the thread that started them
-        return _run_parallel(waiting, cluster.parallel_steps, run_step)
+        return _run_parallel(waiting, cluster.parallel_steps, run_step, first)
 
 
-def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep) -> set[str]:
-    """Run up to `limit` steps at once, in threads; of those that are ready, those with the longest chain first."""
+def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Collection[str]) -> set[str]:
+    """Run up to `limit` steps at once, in threads. Of those that are ready, the `first` come first, then those with the
+    longest chain."""
     left = {node.fingerprint: node for node in waiting}
     chains, ended = _chain_lengths(waiting), queue.SimpleQueue[tuple[Step, bool | BaseException]]()
     running: set[str] = set()
@@ -97,7 +105,8 @@ def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep) -> set[str
     started = 0
     while running or (left and failure is None):
         ready = [node for node in left.values() if not _depends_on(node, left.keys() | running)]
-        for node in sorted(ready, key=lambda node: -chains[node.fingerprint])[: limit - len(running)]:
+        ready.sort(key=lambda node: (node.fingerprint not in first, -chains[node.fingerprint]))
+        for node in ready[: limit - len(running)]:
             if failure is None:
                 started += 1
                 del left[node.fingerprint]
@@ -129,7 +138,7 @@ def _chain_lengths(waiting: list[Step]) -> dict[str, int]:
 
 
 def _title(number: int, total: int, node: Step) -> str:
-    return f"[{number}/{total}] {node.label}"
+    return f"[{number}/{total}{f' {node.phase}' if node.phase else ''}] {node.label}"
 
 
 def _minutes(seconds: float) -> str:

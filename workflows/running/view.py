@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sparring.workflows.quantities import about
+from sparring.workflows.quantities import between
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.running.polling import repeated
 from sparring.workflows.store.progress import PROGRESS, describe, read_progress
@@ -77,8 +77,10 @@ class ProgressView:
         """A step's title, with the other driver that is running it."""
         return f"{title} (in {self._holders[title]})" if title in self._holders else title
 
-    def print(self, line: str) -> None:
-        """Print a line above the bars."""
+    def print(self, line: str, *shorter: str) -> None:
+        """Print a line above the bars. Print the first of its `shorter` forms that fits if the terminal is narrow."""
+        if self._terminal:
+            line = next((one for one in (line, *shorter) if len(one) <= columns()), [line, *shorter][-1])
         with self._lock:
             self._write(f"{line}\n")
 
@@ -92,12 +94,12 @@ class ProgressView:
         if self._forecast is None or not self._forecast.total or self._forecast.over:
             return ""
         now = time.monotonic()
-        left = self._forecast.left({o.name: (now - began, read_progress(o)) for o, began in self._steps.values()})
-        return f"{about(left)} left"
+        running = {out.name: (now - began, read_progress(out)) for out, began in self._steps.values()}
+        return f"{between(*self._forecast.left_between(running))} left"
 
     def _draw(self) -> None:
         """Print all bars over the last ones, and the run's time left."""
-        width = shutil.get_terminal_size((100, 24)).columns - 1
+        width = columns()
         states = [(self._named(title), read_progress(out), began) for title, (out, began) in self._steps.items()]
         bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
         if bars and (left := self.time_left()):
@@ -126,6 +128,11 @@ class ProgressView:
         up = f"\033[{self._drawn - 1}A" if self._drawn > 1 else ""
         print(f"{up}\r\033[J" if self._drawn else "", text, sep="", end="", file=sys.stderr, flush=True)
         self._drawn = 0
+
+
+def columns() -> int:
+    """How many characters a line may have: one less than the terminal has columns, or 99 where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns - 1
 
 
 def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:

@@ -1,6 +1,7 @@
 """A collection as recipes use it: its tables, the models that read it, BM25 over it."""
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from sparring.components.config import UserError
@@ -9,12 +10,13 @@ from sparring.components.models.configs import Pretrained
 from sparring.components.models.shape import dimensions_of
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.phases import COLLECTION
 from sparring.workflows.steps.answers import answering
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.tokenize import check_lengths, tokenize
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Collection:
     """A collection's tables and token stores, and BM25 over it."""
 
     def __init__(self, config: CollectionConfig) -> None:
-        self.data = step("data", ingest, source=config.data)
+        with in_phase(COLLECTION):
+            self.data = step("data", ingest, source=config.data)
         self._config = config
         self._stores: dict[Hashable, Step] = {}
 
@@ -73,7 +76,8 @@ class Collection:
         # A template or an end token changes the tokenizer.
         keys = ("query_prompt", "document_prompt", "end_token", "template")
         prompts = [getattr(config, key, None) or "" for key in keys]
-        made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
+        with nullcontext() if encoder else in_phase(COLLECTION):  # another's encoder is there once that is trained
+            made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
         return self._model(made, objective, (config.model, config.revision, *prompts))
 
     def foreign_retriever(self, trained: Step) -> Model:
@@ -84,10 +88,12 @@ class Collection:
         """A model with the token store of those that read the same, which is made if there is none yet."""
         if reads not in self._stores:
             label = f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens"
-            self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=self._config.tokens)
+            with in_phase(COLLECTION):
+                self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=self._config.tokens)
         return Model(node, self._stores[reads], objective)
 
     @property
+    @in_phase(COLLECTION)
     def bm25_index(self) -> Step:
         """The index that BM25 searches."""
         return step("bm25 index", lucene_index, data=self.data, config=self._config.bm25.index)
@@ -100,6 +106,7 @@ class Collection:
         )  # fmt: skip
 
     @property
+    @in_phase(COLLECTION)
     def term_vectors(self) -> Step:
         """BM25's index with term vectors, which relevance feedback reads."""
         config = VectorIndexConfig(**self._config.bm25.index.model_dump())

@@ -10,12 +10,13 @@ from sparring.components.evaluation.measures import needs_answers
 from sparring.components.models import card
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.phases import COLLECTION, EVALUATION
 from sparring.workflows.stages.retrieval import Retrieval, refresh
 from sparring.workflows.steps.analyse import analyse
 from sparring.workflows.steps.answers import AnswerConfig
 from sparring.workflows.steps.evaluate import averages, evaluate, results
 from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.store.dag import Step, graph, step
+from sparring.workflows.store.dag import Step, graph, in_phase, step
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class Results:
         )  # fmt: skip
         self.systems.append(measured)
         for other, source in asked.other_qrels.items():
-            data = step(f"data ({other})", ingest, source=source)
+            with in_phase(COLLECTION):
+                data = step(f"data ({other})", ingest, source=source)
             metrics = step(
                 f"{whose} measures ({other})", evaluate, data=data, ranking=ranking, split=asked.split,
                 measures=judged, queries=queries,
@@ -151,6 +153,7 @@ class Results:
         return self.name or name_of(self.config.data)
 
 
+@in_phase(EVALUATION)
 def gathered(
     systems: Sequence[System], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
 ) -> Step:

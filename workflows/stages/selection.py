@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome
 from sparring.workflows.steps.select import select
 from sparring.workflows.steps.train import train
-from sparring.workflows.store.dag import Step, graph, relabelled, step
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 
 
 def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
@@ -44,6 +45,7 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     return _led(outcome, _selection(outcome, build(there), asked.select_by))
 
 
+@in_phase(EVALUATION)
 def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
     """The step that selects, by the systems' rankings of the split that they are selected on."""
     systems = [
@@ -55,10 +57,15 @@ def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
     selection = step("selection", select, data=outcome.data, split=there.split, measure=measure, systems=systems)
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())
-    own = [node for node in graph([selection]) if node.fingerprint not in measured and node.label in taken]
-    return relabelled(selection, {node.fingerprint: f"{node.label} ({there.split})" for node in own})
+    own = [node for node in graph([selection]) if node.fingerprint not in measured]
+    return relabelled(
+        selection,
+        {node.fingerprint: f"{node.label} ({there.split})" for node in own if node.label in taken},
+        {node.fingerprint: EVALUATION for node in own},
+    )
 
 
+@in_phase(EVALUATION)
 def _led(outcome: Outcome, selection: Step | str) -> Outcome:
     """An outcome whose results know what was selected, or why nothing was."""
     made = outcome.results

@@ -19,6 +19,7 @@ from sparring.components.evaluation.transfer import TransferConfig
 from sparring.components.sources.labelled import ALL, AnyLabelledSource
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, Results, gathered
 from sparring.workflows.stages.retrieval import Retrieval, refresh
 from sparring.workflows.steps.encode import EncodeConfig
@@ -26,7 +27,7 @@ from sparring.workflows.steps.exclude import exclude, exclude_copies
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.steps.tokenize import TokenizeConfig
-from sparring.workflows.store.dag import Step, graph, relabelled, step
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 
 COPIES = 10
 """Documents that are retrieved beyond those that are measured, as copies of the query are left out."""
@@ -127,6 +128,7 @@ class Encoder:
     """The encoder, with a token store of a collection."""
 
 
+@in_phase(EVALUATION)
 def measured(
     config: SentencesConfig, encoders: Sequence[Encoder], comparisons: list[tuple[str, str]], note: str
 ) -> Outcome:

@@ -7,11 +7,12 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, Results
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sizes import sizes
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 class SizesKey(Config):
@@ -39,6 +40,7 @@ class Sizes:
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What the step `sizes` takes, one a size and seed."""
 
+    @in_phase(EVALUATION)
     def add(self, system: str, retrieval: Retrieval, asked: dict[str, SearchConfig], *, seed: int) -> None:
         """Measure each size of a system that was measured itself."""
         if not asked:
@@ -61,6 +63,7 @@ class Sizes:
             "searched": retrieval.index or retrieval.searched, "rescored_by": retrieval.rescored_by,
         })  # fmt: skip
 
+    @in_phase(EVALUATION)
     def table(self, label: str = "sizes") -> tuple[Step, ...]:
         """The step that sets size against quality; none where no sizes were asked for."""
         return (step(label, sizes, rows=self.rows),) if self.rows else ()

@@ -11,10 +11,11 @@ from sparring.components.yaml_files import Assignments
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import RetrievalConfig, seeded
+from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import Retrieval
-from sparring.workflows.store.dag import Step, graph, relabelled
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
 
 
 class StartedConfig(RetrievalConfig):
@@ -55,6 +56,7 @@ class RetrieverToMeasure(Part):
         return self
 
 
+@in_phase(PRETRAINING)
 def started(
     results: Results, collection: Collection, untrained: Retrieval, config: StartedConfig, seed: int
 ) -> Retrieval:
@@ -83,4 +85,4 @@ def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step
         )
     shared = {node.fingerprint for node in graph([begun.tokens])}
     labels = {one: seeded(f"{path.stem}: {label}", seed, config) for one, label in made.items() if one not in shared}
-    return relabelled(trained, labels)
+    return relabelled(trained, labels, dict.fromkeys(labels, PRETRAINING))

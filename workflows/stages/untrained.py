@@ -2,17 +2,25 @@
 
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.phases import UNTRAINED
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import Retrieval, fused, refresh
 from sparring.workflows.steps.given import rank_from_file
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 INTERPOLATED = FusionConfig(how="interpolate")
 FUSIONS = {"reciprocal": FusionConfig(how="reciprocal"), "interpolated": INTERPOLATED}
 
 
+@in_phase(UNTRAINED)
+def start_retrieval(collection: Collection, start: Model, config: CollectionConfig) -> Retrieval:
+    """What the start model retrieves, as the recipe trains from it."""
+    return refresh("start", collection, start, config)
+
+
+@in_phase(UNTRAINED)
 def add_untrained(
     results: Results, start: Retrieval, model: DualEncoderConfig, *, seed: int, entropy: bool = False
 ) -> None:  # fmt: skip

@@ -103,6 +103,8 @@ class Step:
     """Digests of the modules outside this repository whose code the step runs, by their dotted paths."""
     part: str = "other"
     """The part of a run that the step belongs to."""
+    phase: str = ""
+    """The phase of the run in which the step is made. Not part of the identity. Empty if the recipe names none."""
 
     @property
     def description(self) -> Description:
@@ -153,6 +155,20 @@ def counted() -> Iterator[None]:
 _made: ContextVar[Iterator[int] | None] = ContextVar("made", default=None)
 
 
+@contextmanager
+def in_phase(name: str) -> Iterator[None]:
+    """Give the steps that this block makes a phase of the run, such as `warm-up` or `round 1`. The innermost block
+    counts. A phase tells people how far a run is. It is execution: neither identity nor order depends on it."""
+    token = _phase.set(name)
+    try:
+        yield
+    finally:
+        _phase.reset(token)
+
+
+_phase: ContextVar[str] = ContextVar("phase", default="")
+
+
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
     """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all, and
     for one without a stable form; ValueError for too many steps where they are `counted`.
@@ -186,7 +202,9 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         identity["code"] = code
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     own = part if part is not None else description(function).part
-    return Step(label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own)
+    return Step(
+        label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own, phase=_phase.get()
+    )  # fmt: skip
 
 
 def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
@@ -291,12 +309,13 @@ def graph(wanted: Iterable[Step]) -> list[Step]:
     return list(ordered.values())
 
 
-def relabelled(wanted: Step, labels: Mapping[str, str]) -> Step:
-    """The same graph with other labels for some steps, given by fingerprint."""
+def relabelled(wanted: Step, labels: Mapping[str, str], phases: Mapping[str, str] | None = None) -> Step:
+    """The same graph with other labels, or other phases, for some steps, given by fingerprint."""
     done: dict[str, Step] = {}
 
     for node in graph([wanted]):
         label = labels.get(node.fingerprint, node.label)
+        phase = (phases or {}).get(node.fingerprint, node.phase)
         inputs = mapped(node.inputs, lambda one: done[one.fingerprint] if isinstance(one, Step) else one)
-        done[node.fingerprint] = replace(node, label=label, inputs=inputs)
+        done[node.fingerprint] = replace(node, label=label, phase=phase, inputs=inputs)
     return done[wanted.fingerprint]

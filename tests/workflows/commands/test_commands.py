@@ -31,7 +31,7 @@ def test_plan_prints_every_step_and_changes_nothing(played: Place, tmp_path: Pat
     place = tiny.place(tmp_path / "new", yaml.safe_load(played.config.read_text()))
     assert place("plan") == 0
     lines = said()[0].splitlines()
-    assert re.split(r"  +", lines[0]) == ["label", "step", "state", "where"]
+    assert re.split(r"  +", lines[0]) == ["label", "phase", "step", "state", "where"]
     assert [line.split("  ")[0] for line in lines[1:5]] == [
         "data",
         "bm25 index",
@@ -171,13 +171,14 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert place("run", "--until", "tokens") == 0
     out, err = said()
     assert re.fullmatch(r"tokens: .*/store/tokenize-[0-9a-f]{12}\n", out)
-    first, *lines = err.splitlines()
-    assert re.match(r"estimate: about \d+ (s|min) for 3 steps, .* of disk, .* of memory \(a rough guess; ", first)
-    lines = [line for line in lines if not re.match(r"\[\d/3\] .*: (running|[\d,]+)", line)]  # on a busy machine
-    assert [re.sub(r"\d+\.\d s  \(\d+:\d\d", "TIME", re.sub(r"(, about .*)?\)$", "", line)) for line in lines] == [
-        "[1/3] data: done in TIME since the start",
-        "[2/3] start retriever: done in TIME since the start",
-        "[3/3] tokens: done in TIME since the start",
+    first, narrows, *lines = err.splitlines()
+    assert re.match(r"estimate: \d+ (s |min )?to \d+ (s|min) for 3 steps, .* of disk, .* of memory$", first)
+    assert narrows.strip().startswith("The range narrows as steps finish.")
+    lines = [line for line in lines if not re.match(r"\[\d/3 collection\] .*: (running|[\d,]+)", line)]  # if busy
+    assert [re.sub(r"\d+\.\d s  \(\d+:\d\d", "TIME", re.sub(r"(start), .*\)$|\)$", r"\1", line)) for line in lines] == [
+        "[1/3 collection] data: done in TIME since the start",
+        "[2/3 collection] start retriever: done in TIME since the start",
+        "[3/3 collection] tokens: done in TIME since the start",
     ]
     assert place("plan") == 0
     assert said()[0].splitlines()[-1] == "32 steps, 29 to run"
@@ -210,6 +211,33 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert said()[1].startswith("error: no step is labelled 'token'; did you mean 'tokens'? `plan` ")
 
 
+def test_a_run_says_each_score_once_and_when_it_goes_on_once_more(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    place = tiny.place(tmp_path, tiny.dpr(beir, encoder))
+    assert place("run", "--until", "BM25 measures") == 0
+    lines = said()[1].splitlines()
+    at = next(number for number, line in enumerate(lines) if " BM25 measures: done in " in line)
+    assert "measured before:" not in lines
+    (bm25,) = [line for line in lines if re.match(r"  BM25 +RR@10 [.\d]+  ", line)]
+    assert lines.index(bm25) > at
+    assert place("show") == 0
+    assert said()[0].splitlines()[-2:] == ["  measured:", f"  {bm25}"]
+    assert place("run") == 0
+    lines = said()[1].splitlines()
+    before = lines.index("measured before:")
+    assert lines[before + 1] == bm25
+    assert lines.count(bm25) == 1
+    assert before < next(number for number, line in enumerate(lines) if ": done in " in line)
+    rows = place.metrics()["rows"]
+    told = [line.partition("  RR@10")[0].strip() for line in lines if re.match(r"  \S.* RR@10 ", line)]
+    assert sorted(told) == sorted({row["system"] for row in rows})
+    value = next(row["value"] for row in rows if (row["system"], row["measure"]) == ("BM25", "RR@10"))
+    assert f"RR@10 {value:.3f}".replace(" 0.", " .") in bm25
+    assert place("run") == 0
+    assert not re.search("^  BM25 ", said()[1], re.MULTILINE)  # all are in the table
+
+
 def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said: Said) -> None:
     place = played.copy(tmp_path / "set")
     assert place("run", "--set", "evaluate.measures=[P@1]") == 0
@@ -236,7 +264,7 @@ def test_a_failure_is_status_1_and_one_line(
     assert re.fullmatch(r"failed: step 'tokens' failed: the disk is on fire \(traceback: .*failure\.txt\)", failed)
     assert advice == "Finished steps are kept. Once that is mended, repeat the command to resume."
     assert place("plan") == 0
-    assert re.search(r"tokens +tokenize +partial", said()[0])
+    assert re.search(r"tokens +collection +tokenize +partial", said()[0])
 
 
 # show and report

@@ -14,7 +14,11 @@ import yaml
 
 from sparring.workflows.commands import watch
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating import foreseen
+from sparring.workflows.estimating.estimate import Estimate, Row
+from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.quantities import between
 from sparring.workflows.report.run_folder import at_work
 from sparring.workflows.running.executor import execute
 from sparring.workflows.stages import experiments
@@ -65,14 +69,20 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         store.path(node).mkdir(parents=True)
     (store.path(bad) / FAILURE).write_text("Traceback\nOSError: the disk is full\n")
     monkeypatch.setattr(store, "holders", lambda nodes: {busy.name: "process 7 on here"})
-    assert "  data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
-    foreseen.write_estimate(experiment.run, Cluster(), {node.name: 60.0 for node in waiting}, 60.0 * len(waiting))
+    assert (
+        "  [collection] data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
+    )
+    rows = [Row(node, None, True, 60.0, 0.0, 0.0, 0.0, (0.5, 2.0)) for node in waiting]
+    here = site(Cluster(), tmp_path)
+    found = Estimate(rows, here, Rates(here), exact=True, documents=0, queries={})
+    monkeypatch.setattr(Estimate, "between", (30.0 * whole, 120.0 * whole))
+    foreseen.write_estimate(experiment.run, Cluster(), found, tried=True)
     first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
-    assert first == f"tiny: 0 of {whole} steps done, {whole} to run, about {whole} min left"
+    assert first == f"tiny: 0 of {whole} steps done, {whole} to run, {between(30.0 * whole, 120.0 * whole)} left"
     with Progress(store.path(busy), 200, "texts") as counted:
         counted.set_done(50, "loss 0.5")
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
-    assert lines[1].startswith("  data:  25%|")
+    assert lines[1].startswith("  [collection] data:  25%|")
     assert "50/200" in lines[1]
     assert lines[2:] == [
         "  failed: bm25 index: OSError: the disk is full",
@@ -92,6 +102,13 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         (store.path(training) / "checkpoints" / f"update-{update:06d}").mkdir(parents=True)
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert f"{told}it goes on from update 12" in lines
+
+
+def test_a_view_is_cut_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wraps or scrolls away cannot be drawn anew in its place."""
+    monkeypatch.setenv("COLUMNS", "11")
+    monkeypatch.setenv("LINES", "3")
+    assert watch.fitted("0123456789abc\nsecond\nthird") == "0123456789\nsecond"
 
 
 def test_it_says_that_it_waits_where_nothing_runs(
@@ -171,10 +188,10 @@ def test_a_tuning_shows_the_steps_that_its_trials_run(
     monkeypatch.setattr(time, "sleep", sleep)
     with at_work(experiment.run):
         assert place("show", "--watch") == 130
-    out = said()[0]
+    out, data_line = said()[0], "  [collection] data  (process 7 on here)"
     assert out.startswith("RR@10, dev split; 1 trial: 1 running\n")
-    assert out.splitlines()[-2:] == ["  train-0123456789ab  (process 7 on here)", "  data  (process 7 on here)"]
+    assert out.splitlines()[-2:] == ["  train-0123456789ab  (process 7 on here)", data_line]
     trials.trials[0].state, trials.trials[0].measures = "done", [0.5]
     trials.save()
     assert place("show", "--watch") == 130
-    assert said()[0].splitlines()[1] == "  data  (process 7 on here)"
+    assert said()[0].splitlines()[1] == data_line

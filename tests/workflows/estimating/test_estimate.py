@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import costs, estimate
 from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.estimating.trial import Trial
+from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.stages import experiments
 from sparring.workflows.steps.choose import rank_groups
 from sparring.workflows.steps.search import SearchConfig, index_shape
@@ -48,8 +50,10 @@ PEFT = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is depreca
 def quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models are tried in this process: another would import torch for seconds."""
 
-    def tried(site: Site, specs: Any, *, workers: int, threads: int) -> Any:
-        return [trial.measure(specs, threads=threads, batch_tokens=512, cuda=False)]
+    def tried(site: Site, specs: Any, *, workers: int, threads: int, seconds: float) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            imported, *found = trial.measure(specs, Path(folder), threads=threads, batch_tokens=512, cuda=False)
+        return [(imported, found)]
 
     monkeypatch.setattr(rates, "_tried", tried)
     monkeypatch.setattr(trial, "SECONDS", 0.01)
@@ -373,8 +377,11 @@ def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_pa
     )
     assert kept is not None
     assert "(plan --estimate)" in said()[1]
-    assert foreseen.how_far_off(100, 110) == "estimated 100 s, took 110 s: 10% longer than estimated"
-    assert foreseen.how_far_off(100, 100) == "estimated 100 s, took 100 s: as estimated"
+    assert kept.spread[0] < 1 < kept.spread[1]
+    expected = Forecast({"a": 400.0}, spread=(0.5, 2.0))
+    assert foreseen.how_far_off(expected, 300) == "estimated 3 to 13 min, took 5 min 00 s: as estimated"
+    assert foreseen.how_far_off(expected, 150) == "estimated 3 to 13 min, took 2 min 30 s: less than estimated"
+    assert foreseen.how_far_off(expected, 900) == "estimated 3 to 13 min, took 15 min 00 s: longer than estimated"
     assert not (tmp_path / "store").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +17,14 @@ from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import Site, site
 from sparring.workflows.estimating import others, rates, trial
-from sparring.workflows.estimating.estimate import Starts, costs
+from sparring.workflows.estimating.estimate import TRIED, UNTRIED, Estimate, Starts, _row, costs
 from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.estimating.trial import Trial
 from sparring.workflows.stages import experiments
 from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Work
-from sparring.workflows.store.dag import graph
+from sparring.workflows.store.dag import graph, step
 from sparring.workflows.store.store import Store
-from tests.support import tiny, toy
+from tests.support import steps, tiny, toy
 from tests.support.profiles import profile
 
 SIZES = Sizes(1000, {"train": 100}, np.array([10.0]), np.array([5.0]), 50.0)
@@ -106,11 +107,85 @@ def test_a_trial_of_a_training_counts_all_that_is_no_update(
 
     monkeypatch.setattr(loop, "_update", slow_update)
     monkeypatch.setattr(loop, "_finish", slow_finish)
-    _, [tried] = trial.measure([rates._spec(here, task)], threads=1, batch_tokens=512, cuda=False)
+    _, tried = trial.measure([rates._spec(here, task)], tmp_path, threads=1, batch_tokens=512, cuda=False)
     assert isinstance(tried, Trial), tried
     assert tried.fixed > 1.5
     assert tried.unit < 1.0
     assert tried.products > 0
+
+
+def test_no_trial_begins_once_the_time_is_over(tmp_path: Path) -> None:
+    spec = trial.Spec("encoding", toy.retriever_config("nowhere"), 100, [5], [5], {"side": "query"}, 1e9)
+    _, *found = trial.measure([spec, spec], tmp_path, threads=1, batch_tokens=512, cuda=False, seconds=0.0)
+    assert found == [trial.NO_TIME, trial.NO_TIME]
+
+
+def test_what_was_measured_in_time_counts_and_what_still_runs_is_left() -> None:
+    """One process sends its import and a trial, and then nothing; the other ends after its import."""
+    ends = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
+    (slow, to_slow), (dead, to_dead) = ends
+    for value in (1.5, Trial(0.1)):
+        to_slow.send(value)
+    to_dead.send(2.5)
+    to_dead.close()
+    began = time.monotonic()
+    assert rates._received([slow, dead], 2, 0.2) == [
+        (1.5, [Trial(0.1), trial.NO_TIME]),
+        (2.5, [trial.NO_TIME, trial.NO_TIME]),
+    ]
+    assert time.monotonic() - began >= 0.2
+    to_slow.close()
+
+
+def test_processes_that_try_models_end_with_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    here = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
+    spec = trial.Spec("encoding", toy.retriever_config("nowhere"), 100, [5], [5], {"side": "query"}, 1e9)
+    [(imported, found)] = rates._tried(here, [spec], workers=1, threads=1, seconds=0.0)
+    assert imported > 0
+    assert found == [trial.NO_TIME]
+    assert not multiprocessing.active_children()
+    assert not list(tmp_path.glob("sparring-*"))
+
+
+def test_a_process_that_is_killed_is_no_lack_of_time() -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    theirs.send(1.5)
+    theirs.close()
+    assert rates._received([ours], 1, 60.0) == [(1.5, ["its process was killed"])]
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    theirs.close()
+    with pytest.raises(RuntimeError, match="ended before it began"):
+        rates._received([ours], 1, 60.0)
+
+
+def test_work_that_was_not_tried_in_time_is_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest work is tried first; of the rest it is said that it is a guess, and its range is wider."""
+    asked: list[float] = []
+
+    def tried(site: Site, specs: Any, **keys: Any) -> Any:
+        asked.extend(spec.operations for spec in specs)
+        return [(1.0, [Trial(0.1), *[trial.NO_TIME] * (len(specs) - 1)])]
+
+    monkeypatch.setattr(rates, "_tried", tried)
+    large, small = (
+        ModelTask("encoding", MADE, SIZES, operations, 10.0, {"side": side, "precision": "fp32"})
+        for side, operations in (("document", 1e9), ("query", 1e10))
+    )
+    here = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
+    works = [Work("encoding", amount, "map", task) for amount, task in ((1, small), (100, large))]
+    known = rates.measured(here, [(work, work.task) for work in works])
+    assert asked == [1e9, 1e10]
+    assert known.trials.keys() == {large.key}
+    assert known.notes == ["1 of 2 kinds of work were not tried within 30 s, so their time is a guess"]
+    starts = Starts(known)
+    rows = [_row(step("a", steps.write, text="a"), Cost(work=(work,)), True, starts) for work in works]
+    assert [row.spread for row in rows] == [UNTRIED, TRIED]
+    found = Estimate(rows, here, known, exact=True, documents=0, queries={})
+    low, high = found.between
+    assert low == pytest.approx(sum(row.seconds * row.spread[0] for row in found.alone().rows))
+    assert high == pytest.approx(sum(row.seconds * row.spread[1] for row in rows))
+    assert found.spread == pytest.approx((low / found.seconds, high / found.seconds))
 
 
 def test_what_other_programs_take_is_what_this_one_and_its_children_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

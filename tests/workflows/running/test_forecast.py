@@ -56,7 +56,25 @@ def test_the_whole_run_takes_less_than_its_steps_that_run_at_once() -> None:
     assert Forecast({"a": 40.0, "b": 60.0}).whole == 100
 
 
+def test_a_range_narrows_as_steps_finish() -> None:
+    """The spread counts by the root of the share that the estimate has in what is known: 10 of 10, 10 of 40, 10 of
+    90 seconds."""
+    forecast = Forecast({"a": 30.0, "b": 50.0, "c": 20.0}, spread=(0.25, 4.0))
+    assert forecast.left_between({}) == (25, 400)
+    forecast.finish("a", 30.0)
+    assert forecast.left_between({}) == pytest.approx((70 / 2, 70 * 2))
+    forecast.finish("b", 50.0)
+    assert forecast.left_between({}) == pytest.approx((20 * 0.25 ** (1 / 3), 20 * 4 ** (1 / 3)))
+
+
+def test_a_step_that_ends_by_its_rate_is_sure() -> None:
+    forecast = Forecast({"a": 40.0}, spread=(0.5, 2.0))
+    progress = {"done": 30, "first": 10, "total": 100, "seconds": 10.0}
+    assert forecast.left_between({"a": (12.0, progress)}) == (35, 35)
+    assert forecast.left_between({"a": (10.0, None)}) == (10, 70)
+
+
 def test_nothing_estimated_leaves_nothing() -> None:
     forecast = Forecast({})
     forecast.finish("a", 3.0)
-    assert (forecast.total, forecast.left({})) == (0, 0)
+    assert (forecast.total, forecast.left_between({})) == (0, (0, 0))

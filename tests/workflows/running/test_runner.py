@@ -13,8 +13,8 @@ import pytest
 from sparring.components.config import UserError
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.running.refusals import asked_by_all
-from sparring.workflows.running.runner import _chain_lengths, run_steps
-from sparring.workflows.store.dag import Step, StepFailed, graph, step
+from sparring.workflows.running.runner import _chain_lengths, _run_parallel, run_steps
+from sparring.workflows.store.dag import Step, StepFailed, graph, in_phase, step
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 from sparring.workflows.store.store import WRITTEN, Store
@@ -85,6 +85,32 @@ def test_the_longest_chain_comes_first() -> None:
     d = step("d", steps.join, parts=[a, c], options=None)
     chains = _chain_lengths(graph([x, d]))
     assert [chains[node.fingerprint] for node in (a, b, c, d, x)] == [2, 3, 2, 1, 1]
+
+
+def test_of_steps_that_run_at_once_those_somebody_waits_for_come_first() -> None:
+    a, b, measures = texts("a", "b", "measures")
+    chain = step("c", steps.join, parts=[b], options=None)
+    began: list[str] = []
+
+    def run_step(title: str, node: Step) -> bool:
+        began.append(node.label)
+        return True
+
+    for first, order in (([], ["b", "a", "measures", "c"]), ([measures.fingerprint], ["measures", "b", "a", "c"])):
+        began.clear()
+        _run_parallel([a, b, measures, chain], 1, run_step, first)
+        assert began == order
+
+
+def test_a_title_has_the_phase_and_lines_stand_below_the_step_that_they_are_of(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_phase("warm-up"):
+        (node,) = texts("a")
+    run_steps([node], store, Cluster(mode="inline"), on_done=lambda node: [f"  {node.label}  RR@10 .500"])
+    done, score = capsys.readouterr().err.splitlines()
+    assert done.startswith("[1/1 warm-up] a: done in ")
+    assert score == "  a  RR@10 .500"
 
 
 @pytest.mark.parametrize("most", [1, 2])

@@ -69,6 +69,18 @@ def test_the_view_of_one_step(
     assert said.endswith("\r\033[Jvectors: done\n" if live else "\nvectors: done\n")
 
 
+@pytest.mark.parametrize(("live", "width", "said"), [
+    (True, 16, "done (1:00 left)"), (True, 15, "done (1:00)"), (True, 2, "done"), (False, 2, "done (1:00 left)"),
+])  # fmt: skip
+def test_a_narrow_terminal_gets_a_shorter_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool, width: int, said: str
+) -> None:
+    monkeypatch.setattr(views.sys.stderr, "isatty", lambda: live, raising=False)
+    monkeypatch.setattr(views, "columns", lambda: width)
+    ProgressView().print("done (1:00 left)", "done (1:00)", "done")
+    assert capsys.readouterr().err == f"{said}\n"
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_the_view_of_two_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool
@@ -101,12 +113,12 @@ def test_the_whole_run_s_time_left_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = Viewed(monkeypatch, True, "vectors", root=tmp_path)
-    view._forecast = Forecast({"vectors": 100.0, "later": 600.0})
+    view._forecast = Forecast({"vectors": 100.0, "later": 600.0}, spread=(0.5, 2.0))
     (tmp_path / "vectors" / PROGRESS).write_text(
         json.dumps({"done": 5, "first": 0, "total": 10, "unit": "texts", "note": "", "seconds": 60.0})
     )
     view.looks(1)
-    assert capsys.readouterr().err.splitlines()[-1] == "whole run: about 11 min left"
+    assert capsys.readouterr().err.splitlines()[-1] == "whole run: 6 to 21 min left"
 
 
 def test_a_step_in_plain_words() -> None:

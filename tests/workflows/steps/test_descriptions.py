@@ -70,6 +70,34 @@ def test_a_step_belongs_to_the_part_that_it_is_for(config: str, parts: dict[str,
     assert {label: node.part for node in nodes(config) if (label := node.label) in parts} == parts
 
 
+def test_every_step_of_our_recipes_has_a_phase() -> None:
+    assert {(path.name, label) for path in CONFIGS for label, phase in planned(path).phases if not phase} == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "phases"),
+    [
+        ("demo.yaml", {
+            "data": "collection", "bm25 index": "collection", "tokens": "collection", "BM25 measures": "untrained",
+            "start vectors": "untrained", "bm25 ranking (dev)": "untrained", "warm retriever": "warm-up",
+            "warm ranker over warm retriever measures": "warm-up", "retriever 1": "round 1", "ranker 1": "round 1",
+            "retriever 1 measures": "round 1", "BM25 + retriever 1, interpolated (test)": "evaluation",
+            "BM25 + start model, reciprocal (dev)": "evaluation", "selection": "evaluation", "results": "evaluation",
+        }),
+        ("ar2/docstrings.yaml", {"control ance 1": "controls", "retriever 1": "round 1"}),
+        ("ar2/ablations.yaml", {"AR2: retriever 2 (seed 2)": "round 2", "warm retriever (seed 1)": "warm-up"}),
+        ("coder/docstrings.yaml", {"CODER 1 (seed 1)": "round 1", "pictures (seed 1)": "evaluation"}),
+        ("simlm/docstrings.yaml", {"pre-training": "pre-training", "retriever 2 (seed 1)": "retriever 2",
+                                   "ranker (seed 1)": "ranker", "distilled retriever (seed 1)": "distillation"}),
+        ("ear/squad-gar.yaml", {"title generator": "expansions", "title ri reranker (seed 1)": "query reranking",
+                                "BM25 measures": "untrained", "retriever (seed 1)": "training"}),
+        ("zeroshot.yaml", {"results": "evaluation"}),
+    ],
+)  # fmt: skip
+def test_a_step_is_made_in_the_phase_that_its_recipe_names(config: str, phases: dict[str, str]) -> None:
+    assert {label: phase for label, phase in planned(ROOT / "configs" / config).phases if label in phases} == phases
+
+
 def test_what_models_do_is_said_where_models_are_at_work() -> None:
     assert {name: of.models for name, of in descriptions().items() if of.models} == MODELS
 

@@ -15,7 +15,7 @@ from sparring.components.training.terms import LossTerm
 from sparring.workflows.steps.mine import MineConfig, Sampler, mine
 from sparring.workflows.steps.train import train
 from sparring.workflows.store import dag
-from sparring.workflows.store.dag import Description, Step, canonical, graph, relabelled, step
+from sparring.workflows.store.dag import Description, Step, canonical, graph, in_phase, relabelled, step
 from tests.support import steps
 from tests.support.steps import Options, chain
 from tests.support.toy import CROSS_ENTROPY
@@ -103,6 +103,19 @@ def test_a_step_belongs_to_its_own_part_else_its_functions_else_other(monkeypatc
     a, warm = step("a", steps.write, text="a"), step("b", steps.write, text="b", part="warm-up")
     assert (a.part, warm.part) == ("data", "warm-up")
     assert relabelled(warm, {warm.fingerprint: "other: b"}).part == "warm-up"
+
+
+def test_a_phase_is_of_the_innermost_block_and_no_identity() -> None:
+    plain = step("a", steps.write, text="a")
+    with in_phase("warm-up"):
+        with in_phase("collection"):
+            inner = step("a", steps.write, text="a")
+        outer = step("b", steps.join, parts=[inner], options=None)
+    assert (plain.phase, inner.phase, outer.phase) == ("", "collection", "warm-up")
+    assert plain.name == inner.name
+    other = relabelled(outer, {}, {inner.fingerprint: "evaluation"})
+    assert [node.phase for node in graph([other])] == ["evaluation", "warm-up"]
+    assert other.name == outer.name
 
 
 def test_a_default_is_part_of_the_identity() -> None:

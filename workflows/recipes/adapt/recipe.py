@@ -10,12 +10,13 @@ from sparring.workflows.stages import experiments
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.costs import cost_of, levels, of_ours
+from sparring.workflows.stages.phases import EVALUATION, PRETRAINING, UNTRAINED
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
 from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
-from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained
+from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.evaluate import nothing_measured
-from sparring.workflows.store.dag import step
+from sparring.workflows.store.dag import in_phase, step
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
@@ -37,21 +38,26 @@ def build(config: Config) -> Outcome:
     retrievals = {(one.name, one.seed): one.retrieval for one in base.systems}
     for seed in config.seeds:
         if config.rm3 is not None:
-            results.add("BM25 with RM3", collection.bm25_with_feedback(config.evaluate.split, config.rm3), seed=seed)
-        for name in ("start model", f"retriever {config.rounds}"):
+            with in_phase(UNTRAINED):
+                results.add("BM25 with RM3", collection.bm25_with_feedback(split, config.rm3), seed=seed)
+        for name, phase in {"start model": UNTRAINED, f"retriever {config.rounds}": EVALUATION}.items():
             if config.neighbours is not None and (retrieval := retrievals.get((name, seed))) is not None:
-                ranking = by_neighbours(retrieval, config, config.neighbours)
-                results.add(f"{name} by neighbours", ranking, seed=seed)
+                with in_phase(phase):
+                    ranking = by_neighbours(retrieval, config, config.neighbours)
+                    results.add(f"{name} by neighbours", ranking, seed=seed)
         if config.pretrain:
-            retrieval = retrievals[PRETRAINED, seed] = _pretrained(collection, config, config.pretrain, seed)
-            results.add(PRETRAINED, retrieval.ranking(split), retrieval=retrieval, seed=seed)
+            with in_phase(PRETRAINING):
+                retrieval = retrievals[PRETRAINED, seed] = _pretrained(collection, config, config.pretrain, seed)
+                results.add(PRETRAINED, retrieval.ranking(split), retrieval=retrieval, seed=seed)
         for beside in (WARM, PRETRAINED):
             if (retrieval := retrievals.get((beside, seed))) is not None:
                 name = f"BM25 + {beside}, interpolated"
-                rankings = fused(
-                    seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config, INTERPOLATED
-                )
-                results.add(name, rankings(split), seed=seed)
+                with in_phase(EVALUATION):
+                    rankings = fused(
+                        seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config,
+                        INTERPOLATED,
+                    )  # fmt: skip
+                    results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in of_ours(results.systems)}
     return replace(
@@ -65,7 +71,7 @@ def _untrained(config: Config) -> Outcome:
     """What needs no training."""
     collection = Collection(config)
     results = Results(collection, config)
-    start = refresh("start", collection, collection.initial_model("start retriever", config.model), config)
+    start = start_retrieval(collection, collection.initial_model("start retriever", config.model), config)
     for seed in config.seeds:
         add_untrained(results, start, config.model, seed=seed)
     return Outcome(
@@ -89,9 +95,12 @@ def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int)
 def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
     """A retriever for a collection of which nobody has said what is relevant to what."""
     collection, (seed, *_) = Collection(config), config.seeds
-    retrieval = _pretrained(collection, config, pairs, seed)
+    with in_phase(PRETRAINING):
+        retrieval = _pretrained(collection, config, pairs, seed)
+    with in_phase(EVALUATION):
+        results = step("results", nothing_measured, after=retrieval.vectors)
     return Outcome(
-        results=step("results", nothing_measured, after=retrieval.vectors), data=collection.data, systems=[],
+        results=results, data=collection.data, systems=[],
         retrieval=retrieval, ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
         pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
     )  # fmt: skip

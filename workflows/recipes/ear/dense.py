@@ -7,11 +7,12 @@ from sparring.workflows.recipes.ear.generators import Expansions
 from sparring.workflows.recipes.ear.setting import Setting
 from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.config import TrainingPhase
+from sparring.workflows.stages.phases import TRAINING
 from sparring.workflows.stages.retrieval import Retrieval, refresh
 from sparring.workflows.stages.training import phase
 from sparring.workflows.steps.expand import chosen_queries
 from sparring.workflows.steps.tokenize import tokenize_queries
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Dense:
     trained: Self | None = None
     """That of another collection whose model retrieves here; None to train on this one."""
 
+    @in_phase(TRAINING)
     def train(self, seed: int) -> Model:
         """The dense retriever, trained where the config asks for it."""
         config = self.setting.config
@@ -33,6 +35,7 @@ class Dense:
             config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
         )  # fmt: skip
 
+    @in_phase(TRAINING)
     def retrieve(self, seed: int) -> Retrieval:
         """What the dense retriever retrieves for the measured queries."""
         config = self.setting.config

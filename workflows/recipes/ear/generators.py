@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sparring.workflows.recipes.ear.config import Writer
-from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.recipes.ear.setting import EXPANSIONS, Setting
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.steps.answers import answering
 from sparring.workflows.steps.choose import answer_ranks
@@ -12,7 +12,7 @@ from sparring.workflows.steps.expand import expand_by_model, expand_by_relevance
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.targets import targets
 from sparring.workflows.steps.tokenize import tokenize
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Generators:
     trained: Self | None = None
     """Those of another collection whose language models write here; None to train on this one."""
 
+    @in_phase(EXPANSIONS)
     def issue(self, name: str, splits: list[str]) -> Expansions:
         """A generator's expansions of the queries of some splits, issued to BM25."""
         config, title = self.setting.config, f"{name} ({', '.join(splits)})"
@@ -50,6 +51,7 @@ class Generators:
         ranks = step(f"{title} ranks", answer_ranks, expanded=expanded, ranking=judged, by_answer=by_answer)
         return Expansions(title, expanded, ranking, ranks)
 
+    @in_phase(EXPANSIONS)
     def expand(self, name: str, splits: list[str]) -> Step:
         """A generator's expansions, and the question as it is where the config wants it among them."""
         generated = self.generate(name, splits)
@@ -94,6 +96,7 @@ class Generators:
         writer = self.setting.config.generators[name].writer
         return (writer.learn.folds or 0) if writer is not None and writer.learn is not None else 0
 
+    @in_phase(EXPANSIONS)
     def writer(self, name: str, writer: Writer, fold: int | None = None) -> Step:
         """A generator's language model, trained without one fold of the queries where a fold is named."""
         config, collection = self.setting.config, self.setting.collection

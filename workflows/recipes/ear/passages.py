@@ -3,11 +3,11 @@
 from typing import Self
 
 from sparring.workflows.recipes.ear.config import Passages
-from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.recipes.ear.setting import PASSAGE_RERANKING, Setting
 from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.retrieval import reranked
 from sparring.workflows.stages.training import phase
-from sparring.workflows.store.dag import Step
+from sparring.workflows.store.dag import Step, in_phase
 
 
 class PassageReranker:
@@ -19,6 +19,7 @@ class PassageReranker:
         self._setting, self._trained = setting, trained
         self._start = setting.collection.initial_model("start passage reranker", config.model, objective="ranker")
 
+    @in_phase(PASSAGE_RERANKING)
     def train(self, seed: int) -> Model:
         """The passage reranker, trained on BM25's ranking."""
         return phase(
@@ -30,6 +31,7 @@ class PassageReranker:
         """The passage reranker that reranks here."""
         return self._start.after((self._trained or self).train(seed).step)
 
+    @in_phase(PASSAGE_RERANKING)
     def rerank(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
         """Some systems' rankings with their first passages in the reranker's order, at each depth."""
         ranker = self.ranker(seed)

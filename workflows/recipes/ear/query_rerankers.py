@@ -5,14 +5,14 @@ from typing import Self
 
 from sparring.workflows.recipes.ear.config import Kind
 from sparring.workflows.recipes.ear.generators import Expansions, Generators
-from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.recipes.ear.setting import QUERY_RERANKING, Setting
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.steps.choose import rank_groups
 from sparring.workflows.steps.expand import joined_expansions
 from sparring.workflows.steps.query_rerank import candidates, candidates_released, predict
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.tokenize import tokenize
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class QueryRerankers:
     trained: Self | None = None
     """Those of another collection whose models predict here; None to train on this one."""
 
+    @in_phase(QUERY_RERANKING)
     def predict(self, name: str, expansions: Expansions, kind: Kind, seed: int) -> Prediction:
         """Predict the ranks of a generator's expansions."""
         view, tokens = self._reading(name, expansions, kind)
@@ -43,6 +44,7 @@ class QueryRerankers:
             config=self.setting.config.predict,
         ))  # fmt: skip
 
+    @in_phase(QUERY_RERANKING)
     def train(self, name: str, kind: Kind, seed: int) -> Step:
         """A query reranker that was trained on a generator's expansions of the training queries."""
         config, expansions = self.setting.config, self._training_expansions(name)

@@ -3,12 +3,12 @@
 from typing import Self
 
 from sparring.workflows.recipes.ear.config import Reading
-from sparring.workflows.recipes.ear.setting import Setting
+from sparring.workflows.recipes.ear.setting import READING, Setting
 from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.steps.read import evaluate_answers, read_answers, reading_groups
 from sparring.workflows.steps.tokenize import tokenize
-from sparring.workflows.store.dag import Step, step
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 class Reader:
@@ -19,6 +19,7 @@ class Reader:
         self._setting, self._config, self._trained = setting, config, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
 
+    @in_phase(READING)
     def train(self, seed: int) -> Model:
         """The reader, trained on BM25's ranking where the config asks for it."""
         config, data, begun = self._config, self._setting.collection.data, self._start
@@ -40,6 +41,7 @@ class Reader:
             )
         )  # fmt: skip
 
+    @in_phase(READING)
     def read(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
         """The measures of the reader's answers from some systems' rankings, at each depth."""
         reader = self._start.after((self._trained or self).train(seed).step)

@@ -13,13 +13,14 @@ from sparring.workflows.recipes.ear.generators import Expansions, Generators
 from sparring.workflows.recipes.ear.passages import PassageReranker
 from sparring.workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
 from sparring.workflows.recipes.ear.reader import Reader
-from sparring.workflows.recipes.ear.setting import setting
+from sparring.workflows.recipes.ear.setting import EXPANSIONS, PASSAGE_RERANKING, QUERY_RERANKING, setting
 from sparring.workflows.stages import experiments
+from sparring.workflows.stages.phases import EVALUATION, TRAINING
 from sparring.workflows.stages.results import Outcome, Results, SystemCost, note_on
-from sparring.workflows.stages.retrieval import Retrieval, refresh
-from sparring.workflows.stages.untrained import add_untrained, from_files
+from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.stages.untrained import add_untrained, from_files, start_retrieval
 from sparring.workflows.steps.study import study
-from sparring.workflows.store.dag import Step, graph, relabelled, step
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 
 MODELS = ("generator_seed", "generators", "include_question", "negatives", "order", "passages", "reader",
           "rerankers", "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip
@@ -67,16 +68,18 @@ def build(config: Config) -> Outcome:
     ear = Ear(config, other)
     collection, split = ear.setting.collection, config.evaluate.split
     expansions = {name: ear.generators.issue(name, [split]) for name in config.measured()}
-    firsts = [ear.choices.choose(name, one, None, "first") for name, one in expansions.items()]
-    rm3 = ear.setting.rm3()
-    unseeded = _unseeded(ear, expansions, firsts, rm3)
+    with in_phase(EXPANSIONS):
+        firsts = [ear.choices.choose(name, one, None, "first") for name, one in expansions.items()]
+        rm3 = ear.setting.rm3()
+        unseeded = _unseeded(ear, expansions, firsts, rm3)
     to_fuse = _to_fuse(config, unseeded | from_files(collection, config))
     results = Results(collection, config)
-    start = refresh("start", collection, ear.setting.retriever, config)
+    start = start_retrieval(collection, ear.setting.retriever, config)
     for seed in config.seeds:
         add_untrained(results, start, config.retriever, seed=seed, entropy=True)
-        for system, ranking in unseeded.items():
-            results.add(system, ranking, seed=seed, oracle=system == "best query")
+        with in_phase(EXPANSIONS):
+            for system, ranking in unseeded.items():
+                results.add(system, ranking, seed=seed, oracle=system == "best query")
         last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3, to_fuse)
     gathered = results.gather(comparisons(config, _dense_name(config)))
     if other is not None:
@@ -134,15 +137,17 @@ class Seed:
     expansions: dict[str, Expansions]
     seed: int
 
+    @in_phase(QUERY_RERANKING)
     def measure(self, first: Step, firsts: list[Step], rm3: Step | None, to_fuse: dict[str, Step]) -> Measured:
         """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator;
         `to_fuse` are rankings that are fused with the dense retriever's."""
         ear, config, dense = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
         if config.train is not None:
-            self.results.add(
-                dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
-            )
+            with in_phase(TRAINING):
+                self.results.add(
+                    dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
+                )
         approximate = ear.dense.approximate(retrieval, self.seed)
         if approximate is not None:
             self.results.add(f"{dense} ({config.hnsw})", approximate.ranking(config.evaluate.split), seed=self.seed)
@@ -166,10 +171,11 @@ class Seed:
             costs.append(costing.of_reranker(system, kind, predictions))
         if ear.passages is not None:
             for system, ranking in ear.passages.rerank(rankings | several, self.seed).items():
-                self.results.add(
-                    system, ranking, ranker=ear.passages.ranker(self.seed).step, seed=self.seed,
-                    queries=ear.passages.config.rerank.queries,
-                )  # fmt: skip
+                with in_phase(PASSAGE_RERANKING):
+                    self.results.add(
+                        system, ranking, ranker=ear.passages.ranker(self.seed).step, seed=self.seed,
+                        queries=ear.passages.config.rerank.queries,
+                    )  # fmt: skip
         if ear.reader is not None:
             for system, measures in ear.reader.read({"BM25": ear.setting.bm25, **rankings}, self.seed).items():
                 self.results.add_measures(system, measures, seed=self.seed)
@@ -234,6 +240,7 @@ def _note(config: Config) -> str:
     return trained + note_on(config.retriever.model)
 
 
+@in_phase(EVALUATION)
 def _study(ear: Ear, expansions: dict[str, Expansions], chosen: dict[str, list[Step]]) -> Step:
     """Lengths and examples of the chosen expansions (Tables 3.9 and 3.10), of the last seed."""
     collection, split = ear.setting.collection, ear.setting.split

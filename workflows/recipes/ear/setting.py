@@ -11,6 +11,10 @@ from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_search
 from sparring.workflows.store.dag import Step, step
 
+EXPANSIONS, QUERY_RERANKING, PASSAGE_RERANKING = "expansions", "query reranking", "passage reranking"
+READING = "reading"
+"""The phases of an experiment, beside those that recipes share."""
+
 
 @dataclass(frozen=True)
 class Setting:
