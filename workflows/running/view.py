@@ -33,8 +33,8 @@ def progress_view(forecast: Forecast | None = None) -> Iterator["ProgressView"]:
 
 
 class ProgressView:
-    """The running steps and the time that is left: on a terminal a bar each, redrawn in place; elsewhere a line now and
-    then, at growing intervals.
+    """The running steps and the time that is left: on a terminal and in a notebook a bar each, redrawn in place;
+    elsewhere a line now and then, at growing intervals.
 
     Other lines must go through `print`, so that they do not run into the bars.
     """
@@ -45,6 +45,7 @@ class ProgressView:
         self._forecast, self._due = forecast, dict[str, float]()
         self._lock = threading.Lock()
         self._terminal, self._drawn = sys.stderr.isatty(), 0
+        self._area = None if self._terminal else notebook_area()
 
     @contextmanager
     def step(self, title: str, out: Path) -> Iterator[None]:
@@ -87,7 +88,7 @@ class ProgressView:
     def look(self) -> None:
         """Show what there is now."""
         with self._lock:
-            (self._draw if self._terminal else self._tell)()
+            (self._draw if self._terminal or self._area is not None else self._tell)()
 
     def time_left(self) -> str:
         """The whole run's time left, in words; empty where nothing was estimated."""
@@ -104,7 +105,9 @@ class ProgressView:
         bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
         if bars and (left := self.time_left()):
             bars.append(f"whole run: {left}"[:width])
-        if bars:
+        if self._area is not None:
+            self._area.update({"text/plain": "\n".join(bars)}, raw=True)
+        elif bars:
             self._write("\n".join(bars))
             self._drawn = len(bars)
 
@@ -125,9 +128,24 @@ class ProgressView:
 
     def _write(self, text: str) -> None:
         """Print a text over the last bars."""
+        if self._area is not None:  # whose notebook colours what goes to stderr as an error
+            self._area.update({"text/plain": ""}, raw=True)
+            print(text, end="", flush=True)
+            return
         up = f"\033[{self._drawn - 1}A" if self._drawn > 1 else ""
         print(f"{up}\r\033[J" if self._drawn else "", text, sep="", end="", file=sys.stderr, flush=True)
         self._drawn = 0
+
+
+def notebook_area() -> Any:
+    """A new output area of the notebook that this process serves, which can be drawn anew. None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if not hasattr(shell, "kernel"):  # a terminal, or none
+        return None
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)
 
 
 def columns() -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,3 +167,27 @@ def test_what_another_driver_has_done_is_marked_as_its_own(
     half_done(tmp_path / "again").joinpath(PROGRESS).rename(tmp_path / "training" / PROGRESS)
     view.looks(2)
     assert "process 7" not in capsys.readouterr().err
+
+
+def test_a_notebook_has_an_area_that_is_drawn_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines go to the cell's output, not to stderr, which notebooks colour as errors."""
+    areas: list[str] = []
+
+    class Area:
+        def update(self, content: dict[str, str], *, raw: bool) -> None:
+            areas.append(content["text/plain"])
+
+    monkeypatch.setattr(views, "notebook_area", Area)
+    view = Viewed(monkeypatch, False, "vectors", root=tmp_path)
+    view.looks(2)
+    view.print("vectors: done")
+    assert ["5/10" in text for text in areas] == [True, True, False]
+    assert capsys.readouterr() == ("vectors: done\n", "")
+
+
+def test_a_process_without_a_notebook_has_no_area(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert views.notebook_area() is None
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+    assert views.notebook_area() is None  # IPython on a terminal
