@@ -4,7 +4,8 @@ whether it tells the texts of a pair apart, whether it is a decoder, whether two
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ DROPOUTS = (
 )  # fmt: skip
 """The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
 attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
+UNKNOWN = ("[UNK]", "<unk>")
+_IDEOGRAPHIC = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+_LONE_LETTER = re.compile(r"(?<!\w)(\w)(?!\w)")
 _CHARACTERS = 20
 """A text is cut where a model cannot reach: no token in real text is so long in the mean."""
 
@@ -85,6 +89,34 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
         return [len(one.ids) for one in tokenizer.encode_batch([(prompt + text)[:most] for text in texts])]
 
     return count
+
+
+def share_spelled_out(source: Pretrained, texts: Sequence[str]) -> float | None:
+    """Return the share of the texts' letters that a model reads as unknown, or one at a time. If the tokenizer cannot
+    be read, or the texts have no letters, return None.
+
+    A model reads a script this way if its vocabulary was made from texts in another one. Chinese characters, Kana and
+    Hangul count only if they are unknown, because models for them read single characters too.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(_file(source, "tokenizer.json")))
+    except Exception:  # the package raises nothing narrower
+        return None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    letters = spelled = 0
+    for text, encoded in zip(texts, tokenizer.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        letters += sum(map(str.isalpha, text))
+        places = set[int]()
+        for token, (start, stop) in zip(encoded.tokens, encoded.offsets, strict=True):
+            here = [place for place in range(start, stop) if text[place].isalpha()]
+            if token in UNKNOWN or (len(here) == 1 and not _IDEOGRAPHIC.match(text[here[0]])):
+                places.update(here)
+        alone = {match.start(1) for match in _LONE_LETTER.finditer(text)}
+        spelled += len(places - alone)
+    return spelled / letters if letters else None
 
 
 def has_token_types(source: Pretrained) -> bool:

@@ -10,6 +10,9 @@ from sparring.components.config import UserError
 from sparring.components.models.configs import locate_model
 
 CARD = "README.md"
+LONG_CODES = {"eng": "en", "english": "en", "deu": "de", "german": "de", "fra": "fr", "french": "fr", "zho": "zh",
+              "chinese": "zh", "jpn": "ja", "japanese": "ja", "spa": "es", "spanish": "es"}  # fmt: skip
+"""Other ways in which cards name languages than ISO 639's codes of two letters."""
 _METADATA = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 _TABLE = re.compile(r"^\| *Datasets? *\|.*\n((?:\|.*\n?)+)", re.M)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -33,6 +36,17 @@ def licence(model: str) -> str | None:
     """The licence of a model that lies here, as its card's metadata has it; None where nothing says so."""
     named = _metadata(_text(model)).get("license")
     return named if isinstance(named, str) else None
+
+
+def languages(model: str) -> set[str]:
+    """The languages of a model that lies here, by the codes in its card's metadata; none if nothing says so, or if it
+    says that there are many."""
+    named = _metadata(_text(model)).get("language")
+    named = ["no" if code is False else code for code in (named if isinstance(named, list) else [named])]  # YAML's no
+    codes = {code.lower() for code in named if isinstance(code, str)}
+    if codes & {"multilingual", "mul"}:
+        return set()
+    return {LONG_CODES.get(code, re.split("[-_]", code)[0]) for code in codes} - {"code"}
 
 
 def _text(model: str) -> str:

@@ -17,16 +17,41 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config, Damaged, UserError, listing
 
 Language = Literal[
-    "en", "ar", "bn", "da", "de", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "nl", "no", "pl", "pt", "ru",
-    "sv", "te", "th", "tr", "uk", "zh",
+    "en", "any", "ar", "bg", "bn", "ca", "ckb", "cs", "da", "de", "el", "es", "et", "eu", "fa", "fi", "fr", "ga", "gl",
+    "hi", "hu", "hy", "id", "it", "ja", "ko", "lt", "lv", "ne", "nl", "no", "pl", "pt", "ro", "ru", "sr", "sv", "ta",
+    "te", "th", "tr", "uk", "zh",
 ]  # fmt: skip
+ANALYSIS = "org.apache.lucene.analysis"
+ANALYZERS = {
+    "ar": "ar.ArabicAnalyzer", "bg": "bg.BulgarianAnalyzer", "bn": "bn.BengaliAnalyzer", "ca": "ca.CatalanAnalyzer",
+    "ckb": "ckb.SoraniAnalyzer", "cs": "cz.CzechAnalyzer", "da": "da.DanishAnalyzer", "de": "de.GermanAnalyzer",
+    "el": "el.GreekAnalyzer", "es": "es.SpanishAnalyzer", "et": "et.EstonianAnalyzer", "eu": "eu.BasqueAnalyzer",
+    "fa": "fa.PersianAnalyzer", "fi": "fi.FinnishAnalyzer", "fr": "fr.FrenchAnalyzer", "ga": "ga.IrishAnalyzer",
+    "gl": "gl.GalicianAnalyzer", "hi": "hi.HindiAnalyzer", "hu": "hu.HungarianAnalyzer", "hy": "hy.ArmenianAnalyzer",
+    "id": "id.IndonesianAnalyzer", "it": "it.ItalianAnalyzer", "ja": "ja.JapaneseAnalyzer", "ko": "cjk.CJKAnalyzer",
+    "lt": "lt.LithuanianAnalyzer", "lv": "lv.LatvianAnalyzer", "ne": "ne.NepaliAnalyzer", "nl": "nl.DutchAnalyzer",
+    "no": "no.NorwegianAnalyzer", "pl": "morfologik.MorfologikAnalyzer", "pt": "pt.PortugueseAnalyzer",
+    "ro": "ro.RomanianAnalyzer", "ru": "ru.RussianAnalyzer", "sr": "sr.SerbianAnalyzer", "sv": "sv.SwedishAnalyzer",
+    "ta": "ta.TamilAnalyzer", "te": "te.TeluguAnalyzer", "tr": "tr.TurkishAnalyzer",
+    "uk": "uk.UkrainianMorfologikAnalyzer", "zh": "cjk.CJKAnalyzer",
+}  # fmt: skip
+"""Lucene's analyzers in Pyserini's jar, by language, as classes of `org.apache.lucene.analysis`. English has
+Anserini's. The other languages, `any` and `th`, are split by `any_language`: Lucene's Thai analyzer needs locale data
+that the packaged Java lacks."""
+UNSPACED = r"\p{IsThai}\p{IsLao}\p{IsKhmer}\p{IsMyanmar}"
+"""Scripts without spaces between words that Lucene's tokenizer does not split."""
+_SYLLABLE = rf"[\p{{L}}&&[{UNSPACED}]]\p{{M}}*"
+PAIRS = (rf"({_SYLLABLE})(?=({_SYLLABLE}))|(?<=[{UNSPACED}]){_SYLLABLE}", "$1$2 ")
+"""A pattern and its replacement, which writes these scripts as overlapping pairs of letters with their marks."""
+FILTERS = ("cjkWidth", "lowercase", "cjkBigram")
+"""Token filters of `any_language`. The last makes overlapping pairs of Chinese, Japanese and Korean characters."""
 
 JAVA = 21
 HEAP = "1g"
@@ -45,11 +70,17 @@ LATE_COMPILATION = [
 MAX_QUERY_TERMS = 2**20
 
 
+NEARLY_ALL = 0.8
+"""Share of a collection from which its main language's analyzer serves the rest too."""
+
+
 class AnalyzerConfig(Config):
     """How Lucene turns the text of documents and queries into index terms."""
 
     language: Language = "en"
-    """Language of the collection. For languages other than English, Lucene's analyzer of that language."""
+    """Language of the collection, which selects Lucene's analyzer. `any` is for languages that Lucene has no analyzer
+    for, and for collections in several languages: words as Unicode divides text, in lower case, and pairs of characters
+    in scripts without spaces (Chinese, Japanese, Thai). `th` is analyzed like `any`. `init` sets this key."""
     stemmer: Literal["porter", "krovetz", "none"] = "porter"
     """Stemmer of English words."""
     drop_stopwords: bool = True
@@ -60,6 +91,28 @@ class AnalyzerConfig(Config):
         if self.language != "en" and (self.stemmer != "porter" or not self.drop_stopwords):
             raise ValueError("stemmer and drop_stopwords are options of language: en")
         return self
+
+
+def language_for(shares: Mapping[str, float]) -> Language:
+    """Return the language to analyze a collection in, from its languages' shares, largest first; English if unknown.
+
+    A collection in several languages is analyzed in one only if that one is nearly all of it.
+    """
+    if not shares:
+        return "en"
+    main, share = next(iter(shares.items()))
+    alone = len(shares) == 1 or share >= NEARLY_ALL
+    return cast(Language, main) if alone and main in get_args(Language) else "any"
+
+
+def analyzer_name(config: AnalyzerConfig) -> str:
+    """Describe the analyzer in a few words."""
+    if config.language == "en":
+        stemmer = "no stemmer" if config.stemmer == "none" else f"{config.stemmer.title()} stemmer"
+        return f"English, {stemmer}, stop words {'removed' if config.drop_stopwords else 'kept'}"
+    if config.language in ANALYZERS:
+        return f"Lucene's {ANALYZERS[config.language].rpartition('.')[2]}"
+    return "words as Unicode divides text, pairs of characters in scripts without spaces, no stemmer"
 
 
 class BM25Config(Config):
@@ -187,14 +240,13 @@ class IndexWriter:
         """`vectors` stores the terms of each document, which RM3 needs."""
         autoclass = start_jvm(threads).autoclass
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(path), "-threads", str(threads)]
-        if analyzer.language != "en":
-            arguments += ["-language", analyzer.language]
-        else:
-            arguments += ["-stemmer", analyzer.stemmer] + ([] if analyzer.drop_stopwords else ["-keepStopwords"])
         arguments += ["-storeDocvectors"] if vectors else []
         self._indexer = autoclass("io.anserini.index.SimpleIndexer")(arguments)
-        writer = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField(self._indexer, "writer", True)
-        writer.getConfig().setRAMBufferSizeMB(BUFFER_MB)
+        fields = autoclass("org.apache.commons.lang3.reflect.FieldUtils")
+        settings = fields.readField(self._indexer, "writer", True).getConfig()
+        settings.setRAMBufferSizeMB(BUFFER_MB)
+        # Anserini's options name some analyzers only, and a query must be analyzed as its documents were.
+        fields.writeField(settings, "analyzer", analyzer_of(analyzer), True)
 
     def add(self, documents: list[str]) -> int:
         """Add documents in the format of `as_json` and return how many were indexed: blank ones are not."""
@@ -225,12 +277,23 @@ def open_index(path: Path) -> Any:
 
 
 def analyzer_of(config: AnalyzerConfig) -> Any:
-    """Lucene's analyzer, which turns a query's text into terms as a document's was."""
+    """Return Lucene's analyzer, which turns texts of documents and of queries into terms."""
     autoclass = start_jvm().autoclass
-    if config.language != "en":
-        return autoclass("io.anserini.analysis.AnalyzerMap").getLanguageSpecificAnalyzer(config.language)
-    english = autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
-    return english.fromArguments(config.stemmer, not config.drop_stopwords, None)
+    if config.language == "en":
+        english = autoclass("io.anserini.analysis.DefaultEnglishAnalyzer")
+        return english.fromArguments(config.stemmer, not config.drop_stopwords, None)
+    if config.language in ANALYZERS:
+        return autoclass(f"{ANALYSIS}.{ANALYZERS[config.language]}")()
+    return any_language(autoclass)
+
+
+def any_language(autoclass: Any) -> Any:
+    """Return the analyzer for languages without one of their own, and for several languages together."""
+    builder = autoclass(f"{ANALYSIS}.custom.CustomAnalyzer").builder()
+    builder.addCharFilter("patternReplace", "pattern", PAIRS[0], "replacement", PAIRS[1]).withTokenizer("standard")
+    for name in FILTERS:
+        builder.addTokenFilter(name)
+    return builder.build()
 
 
 def order(first: str, *, ids_backwards: bool = False) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparring.components.sources.base import Source
+from sparring.components.sources.languages import Sample
 from sparring.components.sources.records import LISTED, Bad, Judgement, Query, is_list
 from sparring.components.sources.survey import percentile
 
@@ -64,6 +65,7 @@ class Texts:
         self.count = 0
         self.ids, self.texts, self.records = Column(), Column(), Column()
         self.samples: list[tuple[str, str]] = []
+        self.sample = Sample()
         self._words: list[int] = []
 
     def add(self, name: str, text: str, *others: str) -> None:
@@ -72,6 +74,7 @@ class Texts:
         self.ids.add(name)
         self.texts.add(text)
         self.records.add(name, text, *others)
+        self.sample.add(text)
         if len(self.samples) < SAMPLES and (name, text) not in self.samples:
             self.samples.append((name, text))
         if len(self._words) < LENGTHS:

@@ -3,6 +3,7 @@
 The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
 """
 
+from sparring.components.retrieval import lucene
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
 
 EXAMPLE = "example.py"
@@ -23,8 +24,18 @@ documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(jso
 BM25 = """
 (searcher := LuceneSearcher(os.path.abspath(lexical["index"]))).set_bm25(lexical["k1"], lexical["b"])
 """
-LANGUAGE = """\
-searcher.set_language(lexical["analysis"]["language"])
+LANGUAGE = f"""\
+from jnius import autoclass
+searcher.set_analyzer(autoclass("{lucene.ANALYSIS}.CLASS")())
+"""
+ANY_LANGUAGE = f"""\
+from jnius import autoclass
+analyzer = autoclass("{lucene.ANALYSIS}.custom.CustomAnalyzer").builder()
+pairs = {lucene.PAIRS[0]!r}
+analyzer.addCharFilter("patternReplace", "pattern", pairs, "replacement", {lucene.PAIRS[1]!r}).withTokenizer("standard")
+for name in {lucene.FILTERS!r}:
+    analyzer.addTokenFilter(name)
+searcher.set_analyzer(analyzer.build())
 """
 RM3 = """\
 rm3 = lexical["rm3"]
@@ -152,8 +163,10 @@ def _imports(config: SystemConfig) -> str:
 
 def _words(config: Lexical) -> str:
     analysis, lines = config.analysis, BM25
-    if analysis.language != "en":
-        lines += LANGUAGE
+    if analysis.language in lucene.ANALYZERS:
+        lines += LANGUAGE.replace("CLASS", lucene.ANALYZERS[analysis.language])
+    elif analysis.language != "en":
+        lines += ANY_LANGUAGE
     elif analysis != type(analysis)():
         stemmer, stopwords = analysis.stemmer, analysis.drop_stopwords
         how = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparring.components.config import Config, UserError, listing, parse, printable
 from sparring.components.files import replacing
+from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.sources.base import AnySource
 from sparring.components.sources.inspection import MISSING, Inspection
 from sparring.components.sources.parquet import patterns
@@ -18,8 +19,10 @@ from sparring.components.sources.recognition.remarks import ids_of_other_case, n
 from sparring.components.sources.records import NOT_UTF8
 from sparring.components.sources.survey import relevant_documents
 from sparring.components.yaml_files import yaml_line
+from sparring.workflows.commands import languages
 from sparring.workflows.commands.opening import check_output
 from sparring.workflows.program import program
+from sparring.workflows.recipes.adapt.config import START_MODEL
 
 WIDTH = 100
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
@@ -56,8 +59,13 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
     for line in (*remarks(arguments.folder, keys), "", *summary(found)):
         print(printable(line))
+    spoken = languages.of_samples(found.documents.sample, found.queries.sample)
+    start = languages.of_start_model(spoken, DualEncoderConfig(**START_MODEL))
+    for line in (*languages.of_collection(spoken), *languages.of_queries(spoken), *start):
+        print(printable(line))
     with replacing(file) as temporary:
-        temporary.write_text(config_text(keys, found, file), encoding="utf-8")
+        text = config_text(keys, found, file) + languages.config_lines(spoken, start)
+        temporary.write_text(text, encoding="utf-8")
     steps: tuple[str, ...] = _next(file)
     if found.unread_judgements and not found.judgements:
         steps = ("mend the files: none of their judgements can be read",)

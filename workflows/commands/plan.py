@@ -3,13 +3,15 @@ can do the work; with --estimate, what the run would cost in time, memory, disk 
 a line each."""
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
 from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import Pretrained
+from sparring.components.retrieval.lucene import analyzer_name
 from sparring.workflows import ROOT
+from sparring.workflows.commands import languages
 from sparring.workflows.commands.opening import opened
 from sparring.workflows.commands.several import add_configs, named
 from sparring.workflows.distributed import cluster as clusters
@@ -27,6 +29,8 @@ from sparring.workflows.running.refusals import Refusals
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.stages.scale import NoSmallScale
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.steps.lucene import lucene_index
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
@@ -86,11 +90,34 @@ def call(arguments: argparse.Namespace) -> None:
         Refusals(waiting, store, profile).check(artifacts=False)
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     own = graph(experiment.wanted)
+    for line in _languages(own):
+        print(line)
     _say_changes(own, store)
     if tuned is not None:
         known = {node.fingerprint for node in own}
         _say_changes([node for node in graph(trials) if node.fingerprint not in known], store, "`tune`")
         print(_tuning(tuned))
+
+
+def _languages(nodes: Sequence[Step]) -> list[str]:
+    """Say how BM25 analyzes text, and which languages do not fit each other. Without the data, only the former."""
+    lines: list[str] = []
+    analyzers = {
+        node.inputs["data"].fingerprint: node.inputs["config"] for node in nodes if node.function is lucene_index
+    }
+    for config in {config.model_dump_json(): config for config in analyzers.values()}.values():
+        lines.append(f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})")
+    begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
+    for node in nodes:
+        if node.function is not ingest or node.inputs["source"].missing():
+            continue
+        found = languages.look(node.inputs["source"])
+        if node.fingerprint in analyzers:
+            lines += languages.of_analyzer(found, analyzers[node.fingerprint])
+        lines += languages.of_queries(found)
+        for model in begun:
+            lines += languages.of_start_model(found, model)
+    return list(dict.fromkeys(lines))
 
 
 def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:

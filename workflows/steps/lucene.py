@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparring.components.config import UserError
 from sparring.components.data.groups import check_k, queries_of, query_ids_of
 from sparring.components.data.tables import RANKING, counts, read
 from sparring.components.files import read_json, remove, replacing, write_json
@@ -92,14 +91,7 @@ FEEDBACK = 0.25
 """The former with feedback, whose queries are Anserini's."""
 
 
-def _refuses_language(config: LuceneIndexConfig) -> None:
-    """Thai, whose words the packaged Java does not tell apart."""
-    if config.language == "th":
-        raise UserError("bm25.index.language: th: the packaged Java does not tell the words of Thai apart; accepted: "
-                        "another language")  # fmt: skip
-
-
-@Description(part="BM25", cost=_index_cost, refuses=_refuses_language)
+@Description(part="BM25", cost=_index_cost)
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()

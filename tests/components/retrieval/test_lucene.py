@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sparring.components.config import Damaged, UserError
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.lucene_search import NO_NAMES, Searcher, apart
 from sparring.workflows import ROOT
+from tests.support import languages
 
 
 def in_child(script: str, *arguments: str) -> str:
@@ -195,6 +197,70 @@ def test_contents_are_title_and_text():
     assert lucene.contents("Title", "text") == "Title\ntext"
     assert lucene.contents("", "text") == lucene.contents(None, "text") == "text"
     assert lucene.contents("Title", "") == "Title"
+
+
+LANGUAGES = """
+import json, sys
+from pathlib import Path
+from typing import get_args
+from sparring.components.retrieval import lucene
+from sparring.components.retrieval.lucene_search import Searcher
+
+texts, queries = json.loads(sys.argv[2])
+found = {}
+for language in [*sorted(texts), "any"]:
+    analyzer = lucene.AnalyzerConfig(language=language if language in get_args(lucene.Language) else "any")
+    every = [(f"{code}{i}", text) for code in sorted(texts) for i, text in enumerate(texts[code])
+             if language in (code, "any")]
+    path = Path(sys.argv[1]) / language
+    with lucene.IndexWriter(path, analyzer, threads=1) as writer:
+        writer.add(lucene.as_json(*zip(*every)))
+    searcher = Searcher(path, analyzer, k1=0.9, b=0.4, threads=1)
+    asked = queries.values() if language == "any" else [queries[language]]
+    found[language] = [hits.doc_ids.to_pylist() for hits in searcher.search(list(asked), 10)]
+    searcher.close()
+autoclass = lucene.start_jvm().autoclass
+theirs, entries = {}, autoclass("io.anserini.analysis.AnalyzerMap").analyzerMap.entrySet().iterator()
+while entries.hasNext():
+    entry = entries.next()
+    theirs[entry.getKey()] = entry.getValue()
+known = [code for code in get_args(lucene.Language) if lucene.analyzer_of(lucene.AnalyzerConfig(language=code))]
+print(json.dumps([found, theirs, known]))
+"""
+
+
+@pytest.fixture(scope="module")
+def by_language(tmp_path_factory):
+    argument = json.dumps([languages.TEXTS, languages.QUERIES])
+    return json.loads(in_child(LANGUAGES, str(tmp_path_factory.mktemp("languages")), argument).splitlines()[-1])
+
+
+@pytest.mark.parametrize("language", languages.TEXTS)
+def test_bm25_finds_other_forms_of_a_word_by_the_language_s_analyzer(by_language, language):
+    """Japanese, Chinese and Thai have no spaces, and Vietnamese no analyzer."""
+    assert by_language[0][language][0][0] == f"{language}0"
+
+
+def test_any_language_finds_words_of_all_scripts_as_they_are_written(by_language):
+    hits = dict(zip(languages.QUERIES, by_language[0]["any"], strict=True))
+    assert all(hits[code][0] == f"{code}0" for code in ("vi", "zh", "th"))
+    assert not any(hits[code] for code in ("en", "de", "fr", "fi"))  # other forms only
+
+
+def test_pyserini_s_own_analyzers_are_taken_for_its_languages(by_language):
+    _, theirs, known = by_language
+    ours = {code: f"{lucene.ANALYSIS}.{name}" for code, name in lucene.ANALYZERS.items()}
+    assert {code: ours[code] for code in theirs if code != "th"} == {c: name for c, name in theirs.items() if c != "th"}
+    assert known == list(get_args(lucene.Language)) == ["en", "any", *sorted([*lucene.ANALYZERS, "th"])]
+
+
+@pytest.mark.parametrize(
+    ("shares", "language"),
+    [({}, "en"), ({"de": 0.9}, "de"), ({"vi": 1.0}, "any"), ({"th": 1.0}, "th"), ({"de": 0.85, "en": 0.15}, "de"),
+     ({"en": 0.6, "de": 0.4}, "any"), ({"vi": 0.9, "en": 0.1}, "any")],
+)  # fmt: skip
+def test_a_collection_gets_the_analyzer_of_nearly_all_its_documents(shares, language):
+    assert lucene.language_for(shares) == language
 
 
 def test_english_options_with_another_language_are_refused():
