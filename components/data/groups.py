@@ -123,7 +123,7 @@ def check_k(k: int, data: Path) -> int:
     if not 1 <= k <= count:
         raise UserError(
             f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection (where sentences "
-            "are retrieved, k is above the largest cutoff of `retrieve`, as copies of the query are left out)"
+            "are retrieved, k is the largest cutoff of `retrieve`)"
         )
     return int(count)
 

@@ -73,6 +73,9 @@ GROUPS = pa.schema(
 the group.
 """
 
+OWN = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("left_out", pa.bool_())])
+"""A query that is a document itself, with that document; `left_out` says whether rankings are without it."""
+
 GIVEN = pa.schema([GROUPS.field(name) for name in ("query_id", "doc_ids", "targets", "teacher")])
 """Candidates that a source of training data offers a query: its positives, with targets above 0, and negatives that
 were mined before; `teacher` is null where the source has no scores. A query may have several rows."""

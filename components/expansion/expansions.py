@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparring.components.config import UserError, listing
+from sparring.components.data import own_documents
 from sparring.components.data.tables import EXPANSIONS, QRELS, QUERIES, TEXT, read, write
 from sparring.components.files import replacing
 from sparring.components.rng import keyed_int
@@ -90,6 +91,7 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
     write(out / "qrels.parquet", _judgements(data, expansions), QRELS)
     with replacing(out / "documents.parquet") as path:
         link_or_copy(data / "documents.parquet", path)
+    own_documents.carry(data, out, expansions)
     write(out / FILE, expansions, EXPANSIONS)
     count = len(pc.unique(expansions["query_id"]))
     return {"expansions": len(expansions), "queries": count, "a_query": round(len(expansions) / max(1, count), 2)}

@@ -14,7 +14,7 @@ from torch import Tensor
 from sparring.components.compute.roofline import MatrixProducts
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
-from sparring.components.data.groups import known_positives
+from sparring.components.data.own_documents import never_negatives
 from sparring.components.data.token_store import TokenStore
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
@@ -48,7 +48,7 @@ class Retriever(GroupObjective):
 
     @cached_property
     def _relevant(self) -> dict[int, np.ndarray]:
-        return known_positives(self.inputs.data, self.inputs.tokens)
+        return never_negatives(self.inputs.data, self.inputs.tokens)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
         """The batch of some groups."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Flags = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
-REASONS = ("qrel", "same id", "duplicate text", "answer", "margin", "ranker's vote", "reciprocal neighbour")
+REASONS = ("qrel", "own document", "duplicate text", "answer", "margin", "ranker's vote", "reciprocal neighbour")
 """Reasons to remove a document; the first that holds is reported."""
 
 
@@ -38,11 +38,10 @@ class Vote(Config):
 class ScreenConfig(Config):
     """Which documents are removed from the candidates for negatives.
 
-    Documents judged relevant to the query, their copies, and all but the first of several copies always are.
+    Documents judged relevant to the query, the query's own document, copies of both, and all but the first of several
+    copies always are.
     """
 
-    same_id: bool = False
-    """Remove the document that has the query's own id, for collections whose queries are documents (Quora, ArguAna)."""
     answering: bool = False
     """Remove documents that contain an answer, although they are not judged relevant."""
     relative: float | None = Field(None, gt=0, le=1)
@@ -79,7 +78,13 @@ def duplicates(ranking: RankingRows, relevant: Rows, same: Rows) -> Flags:
     texts = same[ranking.documents]
     first = np.zeros(len(texts), bool)
     first[np.unique(np.stack([ranking.queries, texts], 1), axis=0, return_index=True)[1]] = True
-    return ~first | _among(ranking.queries, texts, relevant[:, 0], same[relevant[:, 1]])
+    return ~first | copies(ranking, relevant, same)
+
+
+def copies(ranking: RankingRows, known: Rows, same: Rows) -> Flags:
+    """(R,) True where the document has the text of one known for the query; `known` (P, 2) are pairs of a query and a
+    document."""
+    return _among(ranking.queries, same[ranking.documents], known[:, 0], same[known[:, 1]])
 
 
 def positive_scores(ranking: RankingRows, relevant: Flags) -> tuple[npt.NDArray[np.float32], Rows]:

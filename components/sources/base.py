@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, Valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from sparring.components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
+from sparring.components.data.own_documents import Decision
 from sparring.components.rng import keyed_int
 from sparring.components.sources.records import Bad, Document, Judgement, Query
 
@@ -74,6 +75,13 @@ class Source(Config):
     only_judged: bool = Field(False, exclude_if=lambda only: not only)
     """Keep only the documents that a judgement of a kept query names: a collection for trials, in which retrieval is
     easier than in the whole."""
+
+    own_document: Decision | None = Field(None, exclude_if=lambda decision: decision is None)
+    """What becomes of the document that a query is itself, as in ArguAna, Quora and item-to-item search. `leave out`:
+    no ranking has it, and a judgement of it does not count for this query. `leave out with copies`: rankings are also
+    without other documents with the query's text, unless they are judged relevant to it. `keep`: it counts like any
+    other. If null, it counts too, and `init`, `plan` and the results say so. In training it is never a negative,
+    whatever this key says."""
 
     hold_out: dict[str, HoldOut] = {}
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from sparring.components.sources.base import Source
 from sparring.components.sources.languages import Sample
-from sparring.components.sources.records import LISTED, Bad, Judgement, Query, is_list
+from sparring.components.sources.own_queries import own_documents
+from sparring.components.sources.records import LISTED, Bad, Document, Judgement, Query, is_list
 from sparring.components.sources.survey import percentile
 
 SAMPLES = 2
@@ -107,8 +108,8 @@ class Inspection:
         self.bad, self.examples = Counter[str](), dict[str, str]()
         self.unread_judgements = 0
         """How many of the bad records are judgements that cannot be read."""
-        for document in self._good(source.read_documents()):
-            self.documents.add(document.doc_id, f"{document.title} {document.text}".strip())
+        self.own_documents = own_documents(source, self._documents(source))
+        """Queries that are documents themselves."""
         by_split = dict[str, Column]()
         self._splits = Column()  # of each query
         for query in self._good(source.read_queries()):
@@ -120,6 +121,11 @@ class Inspection:
         self._judgements(source)
         if (again := self.documents.ids.repeated()) > 0:
             self.bad["duplicate document id"] += again
+
+    def _documents(self, source: Source) -> Iterator[Document]:
+        for document in self._good(source.read_documents()):
+            self.documents.add(document.doc_id, f"{document.title} {document.text}".strip())
+            yield document
 
     def _queries(self, source: Source) -> None:
         first = self.queries.ids.first_in(self.queries.ids)

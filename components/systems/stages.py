@@ -45,13 +45,15 @@ class BM25:
         """Wait until the index is open; Damaged where it cannot be."""
         self._searcher.result()
 
-    def __call__(self, texts: Sequence[str], k: int) -> Callable[[], list[Found]]:
-        """Begin to search; what is returned waits for the lists."""
-        return self._java.submit(self._found, texts, k).result
+    def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Callable[[], list[Found]]:
+        """Begin to search; what is returned waits for the lists. `without` has for each query the document that is left
+        out, if any."""
+        return self._java.submit(self._found, texts, k, without).result
 
-    def _found(self, texts: Sequence[str], k: int) -> list[Found]:
-        answers = self._searcher.result().search(texts, k)
-        return [list(zip(hits.doc_ids.to_pylist(), hits.scores.tolist(), strict=True)) for hits in answers]
+    def _found(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Found]:
+        answers = self._searcher.result().search(texts, k + any(one is not None for one in without))
+        lists = [zip(hits.doc_ids.to_pylist(), hits.scores.tolist(), strict=True) for hits in answers]
+        return [[hit for hit in found if hit[0] != own][:k] for found, own in zip(lists, without, strict=True)]
 
 
 class Encoder:
@@ -93,11 +95,17 @@ class Retriever:
         reads the documents' vectors for that."""
         self.encode, self._nearest, self._documents, self._neighbours = encoder, nearest, documents, neighbours
 
-    def nearest(self, vectors: np.ndarray, k: int) -> list[Found]:
+    def nearest(self, vectors: np.ndarray, k: int, without: Sequence[str | None]) -> list[Found]:
         """The k documents with the largest inner products, equal ones in order of id; the first of them by their
-        neighbours where that was asked for."""
-        keys = self._nearest(vectors, self._documents.order, k)
-        return [self._found(vector, row[row != topk.NO_DOCUMENT]) for vector, row in zip(vectors, keys, strict=True)]
+        neighbours where that was asked for. `without` has for each query the document that is left out, if any."""
+        places = [None if one is None else self._documents.place(one) for one in without]
+        most = min(k + any(place is not None for place in places), len(self._documents.order))
+        found = []
+        for vector, row, own in zip(vectors, self._nearest(vectors, self._documents.order, most), places, strict=True):
+            keys = row[row != topk.NO_DOCUMENT]
+            keys = keys if own is None else keys[topk.tie_ranks_of(keys) != own]
+            found.append(self._found(vector, keys[:k]))
+        return found
 
     def _found(self, vector: np.ndarray, keys: topk.Keys) -> Found:
         places = topk.tie_ranks_of(keys)

@@ -21,6 +21,8 @@ from sparring.components.systems.config import List, SystemConfig, Weights
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
 
+QUERY_CHARACTERS = 4_000
+"""Of one query: no model reads so much of it."""
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
 
@@ -112,25 +114,33 @@ class System:
         return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
 
     @overload
-    def search(self, queries: str, k: int = 10, seconds: Seconds | None = None) -> list[Hit]: ...
+    def search(
+        self, queries: str, k: int = 10, seconds: Seconds | None = None, *, without: Sequence[str | None] | None = None
+    ) -> list[Hit]: ...
 
     @overload
-    def search(self, queries: Sequence[str], k: int = 10, seconds: Seconds | None = None) -> list[list[Hit]]: ...
+    def search(
+        self, queries: list[str] | tuple[str, ...], k: int = 10, seconds: Seconds | None = None, *,
+        without: Sequence[str | None] | None = None,
+    ) -> list[list[Hit]]: ...  # fmt: skip
 
     def search(
-        self, queries: str | Sequence[str], k: int = 10, seconds: Seconds | None = None
-    ) -> list[Hit] | list[list[Hit]]:
+        self, queries: str | Sequence[str], k: int = 10, seconds: Seconds | None = None, *,
+        without: Sequence[str | None] | None = None,
+    ) -> list[Hit] | list[list[Hit]]:  # fmt: skip
         """Find at most k documents for a query, best first. For several queries, return a list for each.
 
         Equal scores of the ranker keep the order before it, all others are in order of id. `seconds` is told how long
-        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`. UserError if the system
-        cannot rank so many documents.
+        each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`. `without` has for each
+        query the id of a document to leave out, such as the document that the query is; another takes its place.
+        UserError if the system cannot rank so many documents.
         """
         self.config.check_k(k)
         texts = _checked(queries, "search: queries")
         if not texts:
             return []
-        found = self._search(texts, k, Seconds() if seconds is None else seconds)
+        without = [None] * len(texts) if without is None else without
+        found = self._search(texts, k, Seconds() if seconds is None else seconds, without)
         return found[0] if isinstance(queries, str) else found
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
@@ -157,10 +167,16 @@ class System:
             vectors = self._dense.encode(_checked(texts, "embed: texts"), side)
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def _search(self, texts: list[str], k: int, spent: Seconds) -> list[list[Hit]]:
+    def text_of(self, doc_id: str) -> str:
+        """A document as a query; UserError where there is none of this id."""
+        if self.documents.place(doc_id) is None:
+            raise UserError(f"id: no document is called {doc_id!r}; accepted: the id of a document")
+        return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
+
+    def _search(self, texts: list[str], k: int, spent: Seconds, without: Sequence[str | None]) -> list[list[Hit]]:
         """The same for a list that has some."""
         with self._one_at_a_time:
-            lists = self._lists(texts, k, spent)
+            lists = self._lists(texts, k, spent, without)
             with spent.of("fuse"):
                 final = ranked = _fused(lists, len(texts), self.config)
             scores = lists if self.config.fusion is None else {**lists, "fusion": ranked}
@@ -181,7 +197,9 @@ class System:
             for q, found in enumerate(shown)
         ]
 
-    def _lists(self, texts: Sequence[str], k: int, spent: Seconds) -> dict[str, list[Found]]:
+    def _lists(
+        self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
+    ) -> dict[str, list[Found]]:
         """Both lists as long as the config says; one alone as long as is needed."""
         lexical, dense, ranker = self.config.lexical, self.config.dense, self.config.ranker
         neighbours = None if dense is None else dense.neighbours
@@ -189,13 +207,13 @@ class System:
         lists = {}
         coming = None
         if self._lexical is not None and lexical is not None:
-            coming = self._lexical(texts, alone if dense is None else lexical.k)
+            coming = self._lexical(texts, alone if dense is None else lexical.k, without)
         if self._dense is not None and dense is not None:
             with spent.of("encode"):
                 vectors = self._dense.encode(texts)
             with spent.of("search"):
                 length = min(self.config.documents, alone if lexical is None else dense.k)
-                lists["dense"] = self._dense.nearest(vectors, length)
+                lists["dense"] = self._dense.nearest(vectors, length, without)
         if coming is None:
             return lists
         with spent.of("bm25"):

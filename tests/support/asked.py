@@ -84,8 +84,9 @@ class Lists:
         self._later = later
         self.asked: list[list[str]] = []
 
-    def __call__(self, texts: Sequence[str], k: int) -> Any:
-        found = [[(f"d{(len(text) + at) % COUNT:02d}", 1 - at / 64) for at in range(k)] for text in texts]
+    def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Any:
+        lists = [[(f"d{(len(text) + at) % COUNT:02d}", 1 - at / 64) for at in range(k + 1)] for text in texts]
+        found = [[hit for hit in one if hit[0] != own][:k] for one, own in zip(lists, without, strict=True)]
         return (lambda: found) if self._later else found
 
     def encode(self, texts: Sequence[str]) -> Sequence[str]:

@@ -52,7 +52,7 @@ def zeroshot(folder: Path, encoder: Path) -> dict[str, Any]:
     return {
         "recipe": "zeroshot",
         **kept,
-        "collections": {"toy": {"data": small["data"], "same_id": "drop"}},
+        "collections": {"toy": {"data": {**small["data"], "own_document": "leave out"}}},
         "analyse": {"map": 0},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparring.components.config import parse
-from sparring.components.data.tables import DOCUMENTS, GROUPS, QRELS, QUERIES, RANKING
+from sparring.components.data import own_documents
+from sparring.components.data.tables import DOCUMENTS, GROUPS, OWN, QRELS, QUERIES, RANKING
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from sparring.components.training.config import TrainConfig
 from sparring.workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
@@ -204,6 +206,29 @@ def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
         row["answers"] = [] if i % 6 == 5 else own
     pq.write_table(pa.Table.from_pylist(rows, schema=QUERIES), folder / "queries.parquet")
     return folder
+
+
+def with_own(
+    folder: Path, data: Path, own: list[tuple[str, str]], *, left_out: bool = True
+) -> Path:  # fmt: skip
+    """The tables of a collection with pairs of queries and the documents that they are."""
+    folder.mkdir(exist_ok=True)
+    for path in data.glob("*.parquet"):
+        shutil.copy(path, folder)
+    rows = [{"query_id": query, "doc_id": document, "left_out": left_out} for query, document in own]
+    pq.write_table(pa.Table.from_pylist(rows, schema=OWN), folder / own_documents.FILE)
+    return folder
+
+
+def without_own(ranking: list[dict[str, Any]], data: Path, k: int) -> list[dict[str, Any]]:
+    """The rows of a ranking without queries' own documents, ranked anew and cut to `k` a query."""
+    own = {(row["query_id"], row["doc_id"]) for row in pq.read_table(data / own_documents.FILE).to_pylist()}
+    ranks, rows = Counter[str](), []
+    for row in ranking:
+        if (query := row["query_id"], row["doc_id"]) not in own and ranks[query] < k:
+            ranks[query] += 1
+            rows.append({**row, "rank": ranks[query]})
+    return rows
 
 
 def write_groups(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 from sparring.components.config import Config, UserError, listing, parse, printable
+from sparring.components.data.own_documents import remark
 from sparring.components.files import replacing
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.sources.base import AnySource
@@ -106,6 +107,8 @@ def summary(found: Inspection) -> list[str]:
         lines.append(f"  {relevant_documents(found.relevant)}; judgements by grade: {grades}")
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
+    if told := remark(found.own_documents, sum(found.by_split.values())):
+        lines.append(told)
     if found.bad:
         count = found.bad.total()
         lines.append(f"{count:,} record{'' if count == 1 else 's'} cannot be used:")
@@ -136,6 +139,8 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
     if found.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in found.bad.items())
         text += f"  # on_bad: drop  # would leave out: {reasons}\n"
+    if remark(found.own_documents, sum(found.by_split.values())):
+        text += "  # own_document: leave out  # or keep: queries are documents, and each finds itself first\n"
     if not found.judged_by_split:
         text += (
             "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"

@@ -3,13 +3,15 @@ can do the work; with --estimate, what the run would cost in time, memory, disk 
 a line each."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
 from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import Pretrained
 from sparring.components.retrieval.lucene import analyzer_name
+from sparring.components.sources.own_queries import undecided
 from sparring.workflows import ROOT
 from sparring.workflows.commands import languages
 from sparring.workflows.commands.opening import opened
@@ -29,6 +31,7 @@ from sparring.workflows.running.refusals import Refusals
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.stages.scale import NoSmallScale
+from sparring.workflows.steps.evaluate import evaluate
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import lucene_index
 from sparring.workflows.store.dag import Step, graph
@@ -84,6 +87,8 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
+    for told in _undecided(graph(experiment.wanted), store):
+        print(told)
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     if profile is not None:
@@ -118,6 +123,19 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
         for model in begun:
             lines += languages.of_start_model(found, model)
     return list(dict.fromkeys(lines))
+
+
+def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
+    """What to say of collections whose queries are documents themselves, as long as nobody has decided about these. Of
+    sources that are read for their judgements alone nothing."""
+    searched = {before.fingerprint for node in nodes if node.function is not evaluate for before in node.upstream}
+    for node in nodes:
+        if node.function is ingest and node.fingerprint in searched:
+            record = store.record(node)
+            with suppress(UserError):  # of files that cannot be read, which is the run's to say
+                told = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
+                if told:
+                    yield f"{node.label}: {told}"
 
 
 def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser, "an experiment, such as configs/demo.yaml, or the folder of an exported system")
     add_cluster(parser)
-    parser.add_argument("query", metavar="QUERY", help="the text to search for")
+    parser.add_argument("query", metavar="QUERY", nargs="?", help="the text to search for")
+    parser.add_argument(
+        "--id", metavar="ID",
+        help="in QUERY's place a document, by its id: find others like it (the document itself is left out)",
+    )  # fmt: skip
     parser.add_argument(
         "--system", metavar="NAME",
         help=f"which of a run's systems searches, as its table calls it (default: {systems.DEFAULT})",
@@ -41,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Print the documents, best first, with scores and the beginning of their texts."""
-    if not arguments.query.strip():
+    if (arguments.query is None) == (arguments.id is None):
+        raise UserError(
+            "search: accepted: either QUERY, a text to search for, or --id ID, a document to find others like"
+        )
+    if arguments.query is not None and not arguments.query.strip():
         raise UserError(f"QUERY: got {arguments.query!r}; accepted: a text that is not blank")
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
         title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
@@ -62,10 +70,10 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
     folder, config = arguments.config, configs.read(arguments.config)
     k = _k(arguments, config)
-    found = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k)
+    found = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
     if found is not None:
         return found
-    return System.load(folder, threads=cores(), models=_models(arguments)).search([arguments.query], k)[0]
+    return _found(System.load(folder, threads=cores(), models=_models(arguments)), arguments, k)
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
@@ -75,20 +83,26 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     system = systems.asked(outcome, store) if name is None else systems.chosen(outcome, name)
     of, called = running.identity(experiment, store_root(arguments)), systems.LAST if system is None else system.name
     k = USUAL if arguments.k is None else arguments.k
-    hits = running.asked(experiment.run, of, called, arguments.query, k)
+    hits = running.asked(experiment.run, of, called, arguments.query, k, arguments.id)
     if hits is None:
         from sparring.workflows.serving import library
 
         plan = library.last(outcome, store) if system is None else library.measured(system, store)
         k = _k(arguments, plan.config)
         opened_here = library.Library(store, threads=cores(), models=_models(arguments))
-        hits = opened_here.system(plan).search([arguments.query], k)[0]
+        hits = _found(opened_here.system(plan), arguments, k)
     if name is None:
         unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
         who = outcome.retrieval.retriever.label if system is None else system.name
         others = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
         print(f"{unfinished}{who} searches here; {others}", file=sys.stderr)
     return hits
+
+
+def _found(system: System, arguments: argparse.Namespace, k: int) -> list[Hit]:
+    """What a system finds for the query, or for a document, which is left out."""
+    text = arguments.query if arguments.id is None else system.text_of(arguments.id)
+    return system.search([text], k, without=[arguments.id])[0]
 
 
 def _k(arguments: argparse.Namespace, config: configs.SystemConfig) -> int:

@@ -2,7 +2,6 @@
 2)."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
@@ -23,7 +22,6 @@ from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.steps.encode import EncodeConfig
-from sparring.workflows.steps.exclude import exclude
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig
@@ -36,10 +34,6 @@ class Evaluated(Part):
     data: AnySource
     split: str = "test"
     """The split whose queries are measured."""
-    same_id: Literal["keep", "drop"] = "keep"
-    """Whether a document with its query's id may be retrieved. `drop` is for collections whose queries are among the
-    documents, where the benchmark leaves them out (BEIR: ArguAna, Quora): one document more is then retrieved, so `k`
-    is less than their number."""
     other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda of: not of)
     """Other judgements of the same queries, by the name that tables show: TripClick's other labels. They do not count
     in the average."""
@@ -85,7 +79,7 @@ class Config(RetrieverToMeasure, SizesKey):
     def on(self, asked: Evaluated) -> CollectionConfig:
         """One collection: how it is read, searched and measured."""
         return CollectionConfig(
-            data=asked.data, k=self.k + (asked.same_id == "drop"), tokens=self.tokens, bm25=self.bm25,
+            data=asked.data, k=self.k, tokens=self.tokens, bm25=self.bm25,
             encode=self.encode, search=self.search, analyse=self.analyse,
             evaluate=EvaluateConfig(split=asked.split, measures=self.measures, other_qrels=asked.other_qrels),
         )  # fmt: skip
@@ -110,8 +104,7 @@ def build(config: Config) -> Outcome:
             retriever = collection.initial_model("retriever", config.retriever)
         bm25 = collection.bm25(asked.split)
         retrieval = refresh("retriever", collection, retriever, own)
-        counted = partial(_without_queries, config.k) if asked.same_id == "drop" else _all
-        rankings = {"BM25": counted("BM25", bm25), "retriever": counted("retriever", retrieval.ranking(asked.split))}
+        rankings = {"BM25": bm25, "retriever": retrieval.ranking(asked.split)}
         if config.fusion is not None:
             rankings["fusion"] = step(
                 "fusion", fuse, data=collection.data, rankings=list(rankings.values()), split=asked.split,
@@ -120,7 +113,7 @@ def build(config: Config) -> Outcome:
         for system, ranking in rankings.items():
             results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
         if config.sizes:
-            sizes = Sizes(results, counted)
+            sizes = Sizes(results)
             sizes.add("retriever", retrieval, config.sizes, seed=1)
             pictures += sizes.table(f"sizes ({name})")
         systems += results.systems
@@ -139,15 +132,6 @@ def build(config: Config) -> Outcome:
     return replace(
         first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures)
     )
-
-
-def _all(system: str, ranking: Step) -> Step:
-    return ranking
-
-
-def _without_queries(k: int, system: str, ranking: Step) -> Step:
-    """A system's ranking without the documents that have their query's id."""
-    return step(f"{system} without the queries", exclude, ranking=ranking, k=k)
 
 
 def _note(config: Config, other: Outcome | None) -> str:

@@ -71,10 +71,15 @@ class Answering:
 
     async def answer(self, question: Question) -> Answer:
         """The answer; UserError where the system is none of these or cannot rank so many."""
+        if (question.queries is None) == (question.ids is None):
+            raise UserError("the body: accepted: either `queries`, texts, or `ids`, documents'")
         name = question.system or self.default
         if name not in self.systems:
             raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
         self.systems[name].config.check_k(self._k(name, question))
+        for one in question.ids or []:
+            if self.documents.place(one) is None:
+                raise Unknown(f"ids: no document is called {one!r}; accepted: the id of a document")
         loop = asyncio.get_running_loop()
         asked = Asked(question.model_copy(update={"system": name}), time.perf_counter())
         waiting = Waiting(asked, loop.create_future())
@@ -107,25 +112,33 @@ class Answering:
             alike.setdefault((name, self._k(name, question)), []).append(number)
         answers: dict[int, Answer] = {}
         for (name, k), numbers in alike.items():
-            queries = [query for number in numbers for query in asked[number].question.queries]
+            parts_of = [self._queries(name, asked[number].question) for number in numbers]
+            queries = [query for own in parts_of for query in own]
+            texts, without = zip(*queries, strict=True)
             began, seconds = time.perf_counter(), Seconds()
-            hits = iter(self.systems[name].search(queries, k, seconds))
+            hits = iter(self.systems[name].search(texts, k, seconds, without=without))
             self.metrics.searched(name, len(queries), seconds)
-            for number in numbers:
-                question, at = asked[number]
-                results = [_result(query, next(hits)) for query in question.queries]
+            for number, own in zip(numbers, parts_of, strict=True):
+                at = asked[number].at
+                results = [_result(query, doc_id, next(hits)) for query, doc_id in own]
                 answers[number] = Answer.model_construct(
                     system=name, results=results, seconds=parts(seconds, began - at), together=len(queries)
                 )
         return [answers[number] for number in range(len(asked))]
+
+    def _queries(self, name: str, question: Question) -> list[tuple[str, str | None]]:
+        """The texts of a question's queries, and the documents that they are, if they are asked by id."""
+        if question.ids is not None:
+            return [(self.systems[name].text_of(one), one) for one in question.ids]
+        return [(text, None) for text in question.queries or []]
 
     def _k(self, name: str, question: Question) -> int:
         """Documents for each query."""
         return min(USUAL, self.systems[name].config.limit) if question.k is None else question.k
 
 
-def _result(query: str, hits: list[Hit]) -> Result:
-    return Result.model_construct(query=query, documents=[Found.of(hit) for hit in hits])
+def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
+    return Result.model_construct(query=query, id=doc_id, documents=[Found.of(hit) for hit in hits])
 
 
 def _described(name: str, system: System) -> Described:

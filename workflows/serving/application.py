@@ -59,7 +59,10 @@ def application(
         names = [name for name, _ in request.query_params.multi_items()]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{twice}: given twice; accepted: once (POST takes several queries)")
-        question = Question(queries=[asked.q], k=asked.k, system=asked.system)
+        if (asked.q is None) == (asked.id is None):
+            raise UserError("the address: accepted: either `q`, a text, or `id`, a document's")
+        queries, ids = ([one] if one is not None else None for one in (asked.q, asked.id))
+        question = Question(queries=queries, ids=ids, k=asked.k, system=asked.system)
         return await _awaited(request, answering.answer(question))
 
     @app.get("/marks")

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints
 
-from sparring.components.systems.system import Hit, Seconds
+from sparring.components.systems.system import QUERY_CHARACTERS, Hit, Seconds
 
-QUERY_CHARACTERS = 4_000
-"""Of one query: no model reads so much of it."""
 QUERIES = 64
 """Of one request."""
 DOCUMENTS = 100
@@ -37,9 +35,11 @@ class Strict(BaseModel):
 
 
 class Question(Strict):
-    """One or more queries for one system."""
+    """One or more queries for one system: texts, or documents by their ids."""
 
-    queries: Annotated[list[Query], Field(min_length=1, max_length=QUERIES)]
+    queries: Annotated[list[Query] | None, Field(min_length=1, max_length=QUERIES)] = None
+    ids: Annotated[list[Identifier] | None, Field(min_length=1, max_length=QUERIES)] = None
+    """Documents to find others like them: each one's text is the query, and the document itself is left out."""
     k: K | None = None
     """Documents for each; null for 10, or for all that the system ranks where these are fewer."""
     system: Identifier | None = None
@@ -49,7 +49,8 @@ class Question(Strict):
 class Asked(Strict):
     """The same of one query, as an address has it."""
 
-    q: Query
+    q: Query | None = None
+    id: Identifier | None = None
     k: Annotated[K | None, BeforeValidator(_number)] = None
     system: Identifier | None = None
 
@@ -75,6 +76,9 @@ class Result(BaseModel):
     """What one query has found."""
 
     query: str
+    """Its text."""
+    id: str | None
+    """The document that the query is; null for a text."""
     documents: list[Found]
 
 

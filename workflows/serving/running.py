@@ -55,18 +55,22 @@ def announced(
                 path.unlink(missing_ok=True)
 
 
-def asked(folder: Path, identity: str, system: str, query: str, k: int) -> list[Hit] | None:
+def asked(
+    folder: Path, identity: str, system: str, query: str | None, k: int, doc_id: str | None = None
+) -> list[Hit] | None:  # fmt: skip
     """What a running service of a folder finds by a system; None where there is no service of the same identity that
     has it, or it does not answer: whoever asks then opens the models itself."""
     about = _read(folder / FILE)
     if about is None or system not in about["systems"]:
         return None
     try:
-        if k > about["limits"]["k"] or not 0 < len(query.strip()) <= about["limits"]["query_characters"]:
+        most = about["limits"]["query_characters"]
+        if k > about["limits"]["k"] or (query is not None and not 0 < len(query.strip()) <= most):
             return None
         if not _answers(about, identity):
             return None
-        question = {"queries": [query], "k": k, "system": system}
+        what = {"ids": [doc_id]} if query is None else {"queries": [query]}
+        question = {**what, "k": k, "system": system}
         documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
         return [Hit(**one) for one in documents]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):

@@ -7,7 +7,7 @@ pairs (`components.evaluation.similarity`), those of accuracies and of recall ov
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import field_validator, model_validator
 
@@ -21,16 +21,12 @@ from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig
 from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, Results, gathered
-from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.steps.encode import EncodeConfig
-from sparring.workflows.steps.exclude import exclude, exclude_copies
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.steps.tokenize import TokenizeConfig
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
-
-COPIES = 10
-"""Documents that are retrieved beyond those that are measured, as copies of the query are left out."""
 
 
 class LabelledSet(Config):
@@ -48,13 +44,9 @@ class RatedPairs(LabelledSet):
     """The split whose pairs are measured. Every split that `data` reads is encoded: let it read no other."""
     retrieve: list[Measure] = []
     """Measures, such as R@1, of finding the other sentence of a positive pair among all sentences of the set without
-    the query itself (Table 2.10). Each of the two sentences is a query once; the published percentages are multiples of
-    1/194 for 97 pairs, so the paper has done the same. Empty for none."""
-    copies: Literal["drop", "keep"] = "drop"
-    """Whether copies of the query in other pairs are left out too, up to 10. The paper does not say. Of STS-B's 194
-    queries 39 have a copy, which is always found first: with `keep` no encoder has R@1 above .80, and SimCSE's .78
-    would be all but perfect. Copies of the other sentence stay, and count as wrong; of equal scores the lower id is
-    first."""
+    the query itself and its copies (Table 2.10; `data.own_document`). Each of the two sentences is a query once; the
+    published percentages are multiples of 1/194 for 97 pairs, so the paper has done the same. Copies of the other
+    sentence count as wrong. Empty for none."""
 
     @field_validator("retrieve")
     @classmethod
@@ -102,7 +94,7 @@ class SentencesConfig(Config):
     def on(self, asked: RatedPairs | LabelledSentences, seeds: list[int]) -> CollectionConfig:
         """One set: how it is read, encoded, searched and measured."""
         measures = asked.retrieve if isinstance(asked, RatedPairs) else []
-        k = max([cutoff(name) or 0 for name in measures], default=1) + 1 + COPIES  # what is found and left out
+        k = max([cutoff(name) or 0 for name in measures], default=1)
         evaluate = EvaluateConfig(split=asked.split or ALL, select=None, measures=measures)
         return CollectionConfig(
             data=asked.data, seeds=seeds, k=k, tokens=self.tokens, encode=self.encode, search=self.search,
@@ -171,20 +163,9 @@ def _on_set(
         )  # fmt: skip
         results.add_measures(encoder.system, measures, seed=encoder.seed, retrieval=retrieval)
         if isinstance(asked, RatedPairs) and asked.retrieve:
-            ranking = _without_queries(asked, retrieval)
-            found.add(encoder.system, ranking, seed=encoder.seed, retrieval=retrieval)
+            found.add(encoder.system, retrieval.ranking(asked.split), seed=encoder.seed, retrieval=retrieval)
     systems = [*results.systems, *found.systems]
     return Outcome(
         results=systems[-1].metrics, data=collection.data, systems=systems, retrieval=retrieval, ranker=None,
         split=own.evaluate.split, note=note,
     )  # fmt: skip
-
-
-def _without_queries(asked: RatedPairs, retrieval: Retrieval) -> Step:
-    """The ranking of the positive pairs' sentences, without themselves."""
-    label, ranking, k = f"{retrieval.label} ranking without the queries", retrieval.ranking(asked.split), retrieval.k
-    if asked.copies == "keep":
-        return step(label, exclude, ranking=ranking, k=k - 1 - COPIES)
-    return step(
-        label, exclude_copies, data=retrieval.data, tokens=retrieval.model.tokens, ranking=ranking, k=k - 1 - COPIES
-    )

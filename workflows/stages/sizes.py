@@ -1,6 +1,5 @@
 """Size against quality: a retriever's vectors searched in several ways, as rows of the table."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -35,8 +34,6 @@ class Sizes:
     """A retriever's vectors in several sizes, measured."""
 
     results: Results
-    ranked: Callable[[str, Step], Step] = lambda system, ranking: ranking
-    """What is measured of what a system finds, such as all but a query's own document."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What the step `sizes` takes, one a size and seed."""
 
@@ -51,7 +48,7 @@ class Sizes:
         for size, search in asked.items():
             smaller, name = retrieval.searching(search, size), f"{system}, {size}"
             # Without `retrieval`: what a run searches with, and exports without being asked, is the retriever itself.
-            self.results.add(name, self.ranked(name, smaller.ranking(split)), seed=seed)
+            self.results.add(name, smaller.ranking(split), seed=seed)
             self._row(system, size, smaller, whole, seed)
 
     def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:

@@ -19,7 +19,6 @@ from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.stages.results import Outcome, System
-from sparring.workflows.steps.exclude import exclude, exclude_copies
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
@@ -170,8 +169,6 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         return {"dense" if node.function in (search, candidates) else "lexical": node}
     if node.function is rescore:
         return {**_stages(node.inputs["ranking"], data), "rescored": node}
-    if node.function in (exclude, exclude_copies):  # of a query's own document: whoever deploys has no such queries
-        return _stages(node.inputs["ranking"], data)
     if node.function is fuse:
         lists = node.inputs["rankings"]
         made = [_stages(one, data) for one in lists]

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from sparring.components.compute.processor import configure_process
 from sparring.components.config import Config, UserError
+from sparring.components.data import own_documents
 from sparring.components.data.groups import queries_of, query_ids_of
 from sparring.components.data.tables import ANSWER_RANKS, EXPANSIONS, QRELS, QUERIES, RANKING, TEXT, read, write
 from sparring.components.expansion import expansions, feedback
@@ -321,4 +322,5 @@ def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, sp
     write(out / "qrels.parquet", read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]), QRELS)
     with replacing(out / "documents.parquet") as path:
         expansions.link_or_copy(data / "documents.parquet", path)
+    own_documents.carry(data, out)
     return {"queries": len(queries), "expanded": len(texts)}

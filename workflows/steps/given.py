@@ -11,6 +11,7 @@ from pydantic import Field
 from sparring.components.config import Config, UserError, listing
 from sparring.components.data import row_runs
 from sparring.components.data.groups import ids_of, queries_of, rows_of
+from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import QUERIES, RANKING, read, write
 from sparring.components.sources.base import locate
 from sparring.components.sources.dpr import IDS, passage_id
@@ -83,7 +84,7 @@ def rank_from_file(
     rows, queries = len(table), len(pc.unique(table["query_id"]))
     table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
     gone, known_not = rows - len(table), len(unknown) + without
-    table = table.filter(pa.array(table["rank"].to_numpy() <= k))
+    table = LeftOut(data)(table, k)
     write(out / "ranking.parquet", table, RANKING)
     lost = len(asked) - len(pc.unique(table["query_id"]))
     return {

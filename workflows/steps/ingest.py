@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparring.components.config import UserError, listing
-from sparring.components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES
+from sparring.components.data import own_documents
+from sparring.components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, QUERIES, TEXT, pieces, read, write
 from sparring.components.digests import sha256
 from sparring.components.files import remove_leftovers, replacing
 from sparring.components.sources.base import AnySource, Source, sought
@@ -52,10 +53,10 @@ def _cost(site: Any, *, source: Sizes) -> Cost:
     )  # fmt: skip
 
 
-@Description(part="data", cost=_cost)
+@Description(part="data", version=2, cost=_cost)
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
-    too, of training data `given.parquet`."""
+    too, of training data `given.parquet`; of queries that are documents themselves `own.parquet`."""
     remove_leftovers(out)
     _declared(source)
     dropped = Dropped(source.on_bad)
@@ -74,6 +75,7 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
             return _fitting(drawn.of(source.read_qrels()), documents, queries, source)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
+        own = _own_documents(out, source)
         labels: dict[str, Any] = {}
         if isinstance(source, LabelledSource):
             read = source.read_examples
@@ -89,14 +91,65 @@ def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     return {
         "documents": documents.rows,
         "queries": dict(queries.splits),
-        "judgements": dict(qrels.splits),
+        "judgements": dict(qrels.splits - own.judgements),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
-        **_note(dropped.note(), _partly(documents.rows, drawn.read), _trained_on(out / "queries.parquet")),
+        **_note(dropped.note(), _partly(documents.rows, drawn.read), _trained_on(out / "queries.parquet"), own.note),
+        **({"own_documents": own.queries} if own.queries else {}),
+        **({"undecided": own.note} if own.queries and own.note and source.own_document is None else {}),
         **({"of_documents": drawn.read} if documents.rows < drawn.read else {}),
         **labels,
         **source.about(),
     }
+
+
+class _Own(NamedTuple):
+    """The queries that are documents themselves."""
+
+    queries: int
+    judgements: Counter[str]
+    """Judgements of a query's own document that do not count, by split."""
+    note: str
+    """What a reader of the results must know."""
+
+
+def _own_documents(out: Path, source: Source) -> _Own:
+    """Write down which documents the queries are themselves, and take their own judgements out if they are left out."""
+
+    def rows(name: str, schema: pa.Schema, *columns: str) -> Iterator[Any]:
+        for piece in pieces(out / f"{name}.parquet", schema, columns=columns, rows=ROWS):
+            yield from zip(*piece.to_pydict().values(), strict=True)
+
+    def relevant() -> Iterator[tuple[str, str]]:
+        return (row[:2] for row in rows("qrels", QRELS, "query_id", "doc_id", "relevance") if row[2] > 0)
+
+    decision = source.own_document
+    found = own_documents.find(
+        lambda: rows("queries", QUERIES, "query_id", "text"), rows("documents", DOCUMENTS, *DOCUMENTS.names), relevant,
+        decision,
+    )  # fmt: skip
+    own_documents.save(found, out, decision)
+    queries, total = len({one.query_id for one in found}), pq.read_metadata(out / "queries.parquet").num_rows
+    if decision is None:
+        return _Own(queries, Counter(), own_documents.remark(found, total))
+    if decision == "keep":
+        return _Own(queries, Counter(), "")
+    judged = {one.query_id for one in found if one.judged}
+    gone = Counter[str]()
+    if judged:
+        qrels = read(out / "qrels.parquet", QRELS)
+        itself = pc.equal(qrels["query_id"], qrels["doc_id"])
+        itself = pc.and_(itself, pc.is_in(qrels["query_id"], value_set=pa.array(judged, TEXT)))
+        gone.update(qrels.filter(itself)["split"].to_pylist())
+        write(out / "qrels.parquet", qrels.filter(pc.invert(itself)), QRELS)
+    told = f"own_document: {decision}: "
+    if total and not queries:
+        return _Own(0, gone, f"{told}no query is a document of the collection, so nothing is left out")
+    if gone:
+        count = "1 judgement" if gone.total() == 1 else f"{gone.total():,} judgements"
+        does = "does" if gone.total() == 1 else "do"
+        return _Own(queries, gone, f"{told}{count} of a query's own document {does} not count")
+    return _Own(queries, gone, "")
 
 
 class Dropped:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparring.components.data.groups import check_k, queries_of, query_ids_of
+from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts, read
 from sparring.components.files import read_json, remove, replacing, write_json
 from sparring.components.retrieval import lucene, lucene_ids
@@ -225,11 +226,11 @@ class _Retrieval:
         if rm3 is not None:
             self._searcher.feed_back(**rm3)
         self._queries = queries_of(Path(data), splits, ["query_id", "text"])
-        self._k = k
+        self._k, self._left_out = k, LeftOut(Path(data))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        queries = self._queries[task["start"] : task["stop"]]
-        doc_ids, scores = zip(*self._searcher.search(queries["text"].to_pylist(), self._k), strict=True)
+        queries, most = self._queries[task["start"] : task["stop"]], self._k + self._left_out.most
+        doc_ids, scores = zip(*self._searcher.search(queries["text"].to_pylist(), most), strict=True)
         lengths = [len(one) for one in scores]
         columns = [
             queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
@@ -237,7 +238,7 @@ class _Retrieval:
             np.concatenate([np.arange(1, length + 1, dtype=np.int32) for length in lengths]),
             np.concatenate(scores),
         ]
-        pq.write_table(pa.table(columns, schema=RANKING), path)
+        pq.write_table(self._left_out(pa.table(columns, schema=RANKING), self._k), path)
 
     def close(self) -> None:
         self._searcher.close()

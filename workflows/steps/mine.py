@@ -13,15 +13,8 @@ from pydantic import Field, model_validator
 
 from sparring.components.config import Config, UserError, listing
 from sparring.components.data import row_runs
-from sparring.components.data.groups import (
-    flat,
-    ids_of,
-    judged_queries,
-    known_positives,
-    positives,
-    query_ids_of,
-    rows_of,
-)
+from sparring.components.data.groups import flat, ids_of, judged_queries, positives, query_ids_of, rows_of
+from sparring.components.data.own_documents import never_negatives
 from sparring.components.data.tables import ANSWERED, GIVEN, GROUPS, QUERIES, RANKING, SCREENED, pieces, read, write
 from sparring.components.evaluation.gate import is_open
 from sparring.components.files import replacing
@@ -154,7 +147,8 @@ def mine(
 ) -> dict[str, Any]:  # fmt: skip
     """Write `groups.parquet` with so many groups of the split's queries.
 
-    Relevant documents, copies of them, and documents relevant to another query with the same text are never negatives.
+    Relevant documents, documents relevant to another query with the same text, the query's own document, and copies of
+    all these are never negatives.
     Each pass over the queries has its own order (a training reads the rows in another), and a query's draw depends on
     (seed, query, visit) alone. Queries for which the ranking has nothing are left out and counted; those with fewer
     candidates than `negatives` get random documents instead, so that all groups have one size, but for those with a
@@ -236,7 +230,7 @@ class _Pool:
         self._document_ids = ids_of(data / "documents.parquet", "doc_id")
         self._query_ids = ids_of(data / "queries.parquet", "query_id")
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-        self._positives, self._no_negatives = positives(data), known_positives(data, tokens)
+        self._positives, self._no_negatives = positives(data), never_negatives(data, tokens)
         self._teacher: dict[tuple[int, int], float] = {}
         self._ranked = self._read(ranking) if ranking is not None else None
         judged, self._offered = set(self._positives), set[int]()

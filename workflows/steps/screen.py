@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparring.components.data import row_runs
+from sparring.components.data import own_documents, row_runs
 from sparring.components.data.groups import ids_of, known_positives, query_ids_of, rows_of
 from sparring.components.data.tables import ANSWERED, RANKING, SCREENED, by_query, check, pieces, read
 from sparring.components.data.vectors import DocumentVectors, Lists
@@ -110,6 +110,7 @@ class _Look:
         known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
         self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
         self._same = np.load(tokens / "documents.same.npy")
+        self._own = own_documents.rows(data)
         self._vectors = DocumentVectors(vectors) if config.reciprocal is not None and vectors is not None else None
 
     def __call__(self, table: pa.Table) -> tuple[RankingRows, _Seen]:
@@ -123,11 +124,10 @@ class _Look:
         score, place = screening.positive_scores(candidates, is_judged)
         flags = {
             "qrel": is_judged,
+            "own document": screening.copies(candidates, self._own, self._same),
             "duplicate text": screening.duplicates(candidates, self._relevant, self._same),
             "margin": screening.too_near(candidates, score, config),
         }
-        if config.same_id:
-            flags["same id"] = pc.equal(table["query_id"], table["doc_id"]).to_numpy()
         if config.answering:
             flags["answer"] = table["hit"].to_numpy()
         if config.vote is not None:

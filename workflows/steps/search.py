@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from sparring.components.compute.processor import configure_process
 from sparring.components.config import Config
 from sparring.components.data.groups import check_k, id_order, ids_of
+from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts
 from sparring.components.data.vectors import document_shards, read_query_ids
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
@@ -245,6 +246,8 @@ def search(
     documents = check_k(k, data)
     query_ids = read_query_ids(queries)
     ranking, about = out / "ranking.parquet", out / "recall.json"
+    left_out = LeftOut(data)
+    most = min(k + left_out.most, documents)
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
         gpu = _on_gpu(cluster, index)
@@ -254,11 +257,11 @@ def search(
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
             _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
-            work=str(out), vectors=str(vectors), queries=str(queries), k=k, device="cuda" if gpu else "cpu",
+            work=str(out), vectors=str(vectors), queries=str(queries), k=most, device="cuda" if gpu else "cpu",
             index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
         )  # fmt: skip
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
-        _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, k))
+        _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
     remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
     return {"queries": len(query_ids), **counts(ranking), **read_json(about)}
 
@@ -354,8 +357,10 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
     return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
 
 
-def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys]) -> None:
-    """Write the lists as one table."""
+def _write_ranking(
+    to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys], left_out: LeftOut, k: int
+) -> None:  # fmt: skip
+    """Write the lists as one table, cut to `k` documents that are not left out."""
     at = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for lists in merged:
@@ -367,7 +372,7 @@ def _write_ranking(to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Ite
                 pa.array(rank + 1, pa.int32()),
                 pa.array(topk.scores_of(lists[there])),
             ]
-            writer.write_table(pa.table(columns, schema=RANKING))
+            writer.write_table(left_out(pa.table(columns, schema=RANKING), k))
             at += len(lists)
 
 

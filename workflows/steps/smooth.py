@@ -16,12 +16,12 @@ from sparring.components.data.groups import (
     CANDIDATES,
     Groups,
     ids_of,
-    known_positives,
     measured_queries,
     positives,
     rows_of,
     write_lists,
 )
+from sparring.components.data.own_documents import never_negatives
 from sparring.components.data.tables import GROUPS, QUERIES, RANKING, TEXT, Placed, read
 from sparring.components.data.vectors import DocumentVectors, Lists, QueryVectors, context_vectors
 from sparring.components.files import remove, replacing, save_array, write_array
@@ -79,12 +79,12 @@ def contexts(
     """Write `groups.parquet`: the ranking context of each query of the split, every relevant document with target 1.
 
     The relevant documents come first, then the others as they are ranked. Repeated texts are left out, and so are
-    documents that are relevant to another query with the same text, and queries without a relevant document or a
-    ranking.
+    documents that are relevant to another query with the same text, a query's own document, and queries without a
+    relevant document or a ranking.
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
-    relevant, no_negatives = positives(data), known_positives(data, tokens)
+    relevant, no_negatives = positives(data), never_negatives(data, tokens)
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:

@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.systems.config import SystemConfig
-from sparring.components.systems.documents import Documents
+from sparring.components.data.tables import DOCUMENTS
+from sparring.components.retrieval import smaller
+from sparring.components.systems.config import Neighbours, SystemConfig
+from sparring.components.systems.documents import Documents, InMemory
+from sparring.components.systems.stages import Retriever
 from sparring.components.systems.system import System
 
 COUNT = 30
@@ -39,9 +42,9 @@ class Lists:
         scores = sorted((float(np.float32(draw.random())) for _ in found), reverse=True)
         return [(f"d{number:02d}", score) for number, score in zip(found, scores, strict=True)]
 
-    def __call__(self, texts: list[str], k: int) -> Any:
+    def __call__(self, texts: list[str], k: int, without: list[str | None]) -> Any:
         self.asked.append(k)
-        lists = [self.own(text)[:k] for text in texts]
+        lists = [[hit for hit in self.own(text) if hit[0] != own][:k] for text, own in zip(texts, without, strict=True)]
         return (lambda: lists) if self._later else lists
 
     def encode(self, texts: list[str]) -> list[str]:
@@ -142,3 +145,47 @@ def test_any_sequence_of_strings_is_searched() -> None:
     wanted = searching.search(["one", "two"], 5)
     assert searching.search(np.array(["one", "two"]), 5) == wanted  # type: ignore[arg-type]
     assert searching.search((text for text in ("one", "two")), 5) == wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("neighbours", [None, {"context": 8, "k": 3}])
+def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: Any) -> None:
+    """As if the collection were without it, whoever stands in the list and is a neighbour of the others."""
+    draw = np.random.default_rng(0)
+    vectors, queries = draw.normal(size=(COUNT, 8)).astype(np.float32), draw.normal(size=(3, 8)).astype(np.float32)
+    names = [f"d{number:02d}" for number in range(COUNT)]
+    config = None if neighbours is None else Neighbours(**neighbours)
+
+    def retriever(rows: list[int]) -> Retriever:
+        own = vectors[rows]
+        table = pa.table({"doc_id": [names[row] for row in rows], "title": [""] * len(rows), "text": ["x"] * len(rows)})
+
+        def nearest(asked: np.ndarray, order: np.ndarray, k: int) -> Any:
+            return smaller.top_k(asked, [own], None, order, k, device="cpu", threads=1)
+
+        documents = InMemory(table.cast(DOCUMENTS))
+        return Retriever(None, documents, nearest, None if config is None else (config, lambda at: own[at]))  # type: ignore[arg-type]
+
+    first = [found[0][0] for found in retriever(list(range(COUNT))).nearest(queries, 1, [None] * 3)]
+    without: list[str | None] = [first[0], None, "none of these"]
+    for k in (1, 5, COUNT - 1):
+        found = retriever(list(range(COUNT))).nearest(queries, k, without)
+        rest = [row for row in range(COUNT) if names[row] != first[0]]
+        assert found[0] == retriever(rest).nearest(queries, k, [None] * 3)[0]
+        assert found[1:] == retriever(list(range(COUNT))).nearest(queries, k, [None] * 3)[1:]
+    everything = retriever(list(range(COUNT))).nearest(queries, COUNT, without)
+    assert [len(one) for one in everything] == [COUNT - 1, COUNT, COUNT]
+
+
+@pytest.mark.parametrize("stages", [{"lexical": LEXICAL}, {"dense": DENSE}, {**BOTH, "fusion": RRF}])
+def test_what_is_left_out_is_in_no_list(stages: Any) -> None:
+    found = system(**stages)[0].search(["one"], 5)[0]
+    left = system(**stages)[0].search(["one"], 5, without=[found[0].doc_id])[0]
+    assert found[0].doc_id not in [hit.doc_id for hit in left]
+    assert len(left) == 5
+
+
+def test_a_document_is_a_query_by_its_id() -> None:
+    loaded = system(dense=DENSE)[0]
+    assert loaded.text_of("d03") == "title of d03 d03"
+    with pytest.raises(UserError, match=r"id: no document is called 'd99'"):
+        loaded.text_of("d99")

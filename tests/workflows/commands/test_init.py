@@ -662,3 +662,43 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     assert main(["init", "of-\udcff"]) == 2
     assert said()[1].startswith("error: of-\\udcff: data: path: got 'of-\\udcff/texts.txt', which no file can hold")
     assert not list(tmp_path.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("names", ["arg{}-pro", "q{}"])
+def test_queries_that_are_documents_are_told_of_until_somebody_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, names: str
+) -> None:
+    """By the same ids or the same texts; `init` and `plan` say it once, and nothing once the key is there."""
+    monkeypatch.chdir(tmp_path)
+    texts = [f"argument {number} of many" for number in range(20)]
+    documents = [{"_id": f"arg{n}-{side}", "title": "", "text": text + ("" if side == "pro" else ", or none")}
+                 for n, text in enumerate(texts) for side in ("pro", "con")]  # fmt: skip
+    jsonl(tmp_path / "own" / "corpus.jsonl", *documents)
+    jsonl(tmp_path / "own" / "queries.jsonl", *({"_id": names.format(n), "text": one} for n, one in enumerate(texts)))
+    judged = (f"{names.format(n)}\targ{n}-con\t1" for n in range(20))
+    write(tmp_path / "own" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judged)
+    assert main(["init", "own"]) == 0
+    remark = f"20 of 20 queries are documents of the collection themselves, such as '{names.format(0)}'"
+    assert said()[0].count(remark) == 1
+    assert main(["plan", "own.yaml"]) == 0
+    assert said()[0].count(remark) == 1
+    config = (tmp_path / "own.yaml").read_text()
+    assert config.count("  # own_document: leave out") == 1
+    for decision in ("leave out", "keep"):
+        (tmp_path / "own.yaml").write_text(config.replace("# own_document: leave out", f"own_document: {decision}"))
+        assert main(["plan", "own.yaml"]) == 0
+        assert "are documents" not in said()[0]
+
+
+def test_a_collection_without_such_queries_is_not_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    """Although its queries and documents are numbered alike."""
+    monkeypatch.chdir(tmp_path)
+    jsonl(tmp_path / "own" / "corpus.jsonl", *({"_id": str(n), "text": f"document {n}"} for n in range(20)))
+    jsonl(tmp_path / "own" / "queries.jsonl", *({"_id": str(n), "text": f"who wants {n}?"} for n in range(20)))
+    judged = (f"{n}\t{19 - n}\t1" for n in range(20))
+    write(tmp_path / "own" / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", *judged)
+    assert main(["init", "own"]) == 0
+    assert main(["plan", "own.yaml"]) == 0
+    assert "own_document" not in said()[0] + (tmp_path / "own.yaml").read_text()

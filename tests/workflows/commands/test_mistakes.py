@@ -97,7 +97,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
-        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, hold_out"),
+        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, own_document"),
         ("data=null", r"data: "),
         ("order=sideways", r"order: got 'sideways'; accepted: 'released' or 'paper'"),
     ],

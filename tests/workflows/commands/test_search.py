@@ -48,6 +48,18 @@ def test_a_blank_question_is_refused(played: Place, said: Said, blank: str) -> N
     assert said() == ("", f"error: QUERY: got {blank!r}; accepted: a text that is not blank\n")
 
 
+def test_a_document_in_the_querys_place_is_left_out(played: Place, said: Said) -> None:
+    assert played("search", "--id", "d3", "-k", "40", *RETRIEVER) == 0
+    found = [hit[-1] for hit in HIT.findall(said()[0])]
+    assert len(set(found)) == 39
+    assert "d3" not in found
+    assert played("search", "--id", "no", *RETRIEVER) == 2
+    assert said()[1] == "error: id: no document is called 'no'; accepted: the id of a document\n"
+    for words in ([], ["barami", "--id", "d3"]):
+        assert played("search", *words, *RETRIEVER) == 2
+        assert "accepted: either QUERY, a text to search for, or --id ID" in said()[1]
+
+
 def test_who_names_no_system_asks_the_one_that_export_packs(played: Place, said: Said) -> None:
     outcome = experiments.read(played.config, [], played.runs).outcome
     packed = systems.exported(outcome, Store(played.store))

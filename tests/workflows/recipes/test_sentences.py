@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from sparring.components.config import UserError
-from sparring.components.data.tables import DOCUMENTS, QRELS, read
+from sparring.components.data.tables import read
 from sparring.components.data.vectors import DocumentVectors
 from sparring.components.evaluation.measures import PER_QUERY
 from sparring.components.evaluation.result_table import table
 from sparring.workflows.stages import experiments
-from sparring.workflows.steps.exclude import exclude_copies
-from tests.support import tiny, toy
+from tests.support import tiny
 from tests.support.sentence_sets import sentence_sets
 from tests.support.sources import write
 
@@ -74,29 +72,9 @@ def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> No
 
 
 def test_a_sentence_does_not_find_itself(played: tiny.Place) -> None:
-    ranking = pq.read_table(
-        played.artifact("Pairs: retriever ranking without the queries") / "ranking.parquet"
-    ).to_pylist()
+    ranking = pq.read_table(played.artifact("Pairs: retriever ranking (test)") / "ranking.parquet").to_pylist()
     assert len(ranking) == 8 * 5
     assert not [row for row in ranking if row["query_id"] == row["doc_id"]]
-
-
-def test_copies_of_a_query_are_left_out(tmp_path: Path) -> None:
-    """`b` has the tokens of the query `a`, `c` has not. Where it is the other sentence of the pair it stays."""
-    (tmp_path / "out").mkdir()
-    documents = [{"doc_id": one, "title": "", "text": one} for one in "acb"]
-    pq.write_table(pa.Table.from_pylist(documents, schema=DOCUMENTS), tmp_path / "documents.parquet")
-    np.save(tmp_path / "documents.same.npy", np.array([0, 1, 0]))
-    pq.write_table(QRELS.empty_table(), tmp_path / "qrels.parquet")
-    ranking = toy.write_ranking(tmp_path / "ranking", {"a": ["a", "b", "c"], "c": ["c", "b", "a"]})
-    both = {"data": tmp_path, "tokens": tmp_path, "ranking": ranking}
-    assert exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1) == {"queries": 2, "excluded": 3}
-    rows = pq.read_table(tmp_path / "out/ranking.parquet").to_pylist()
-    assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [("a", "c", 1), ("c", "b", 1)]
-    judged = [{"query_id": "a", "doc_id": "b", "relevance": 1, "split": "test"}]
-    pq.write_table(pa.Table.from_pylist(judged, schema=QRELS), tmp_path / "qrels.parquet")
-    exclude_copies(tmp_path / "out", toy.INLINE, **both, k=1)
-    assert pq.read_table(tmp_path / "out/ranking.parquet")["doc_id"].to_pylist() == ["b", "b"]
 
 
 def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
@@ -236,7 +214,7 @@ def test_too_few_sentences_to_retrieve_from_are_told_by_the_key(
 ) -> None:
     """Nobody has set a `k`."""
     write(tmp_path / "few.tsv", "score\tsentence1\tsentence2", "5\ta b\ta c", "0\td e\tf g")
-    few = {"data": {"format": "tsv", "path": str(tmp_path / "few.tsv")}, "split": "all", "retrieve": ["R@1"]}
+    few = {"data": {"format": "tsv", "path": str(tmp_path / "few.tsv")}, "split": "all", "retrieve": ["R@5"]}
     place = tiny.place(tmp_path / "place", {**tree, "similarity": {"Few": few}, "transfer": {}})
     assert place("run") == 2
-    assert "accepted: 1 to 4, the size of the collection (where sentences are retrieved, k is above" in said()[1]
+    assert "accepted: 1 to 4, the size of the collection (where sentences are retrieved, k is the l" in said()[1]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import FastAPI
 
+from sparring.components.data.tables import document_text
 from sparring.workflows.serving.access import GONE, Application
 from sparring.workflows.serving.answering import TOGETHER, Answering, Asked
 from sparring.workflows.serving.application import application
@@ -86,7 +87,8 @@ def test_a_body_is_an_object(service: Made, tree: Any) -> None:
         ("q=one&q=two", "q: given twice; accepted: once (POST takes several queries)"),
         ("q=one&k=1_0", "k: got '1_0'; accepted: a whole number"),
         ("q=one&k=3.0", "k: got '3.0'; accepted: a whole number"),
-        ("k=3", "q: it is needed, and is not there"),
+        ("k=3", "the address: accepted: either `q`, a text, or `id`, a document's"),
+        ("q=one&id=d03", "the address: accepted: either `q`, a text, or `id`, a document's"),
     ],
 )
 def test_an_address_is_read_as_strictly_as_a_body(service: Made, address: str, says: str) -> None:
@@ -138,6 +140,20 @@ def test_who_says_no_number_gets_ten_or_all_that_are_ranked(service: Made, ranke
         assert [len(result["documents"]) for result in said.json["results"]] == [found]
 
 
+@pytest.mark.parametrize("system", ["near", "words"])
+def test_a_document_that_is_asked_by_its_id_is_left_out(service: Made, system: str) -> None:
+    """Its text is the query. Another document takes its place; a question with texts is answered with all."""
+    name = f"d{len(document_text(*service.answering.documents.texts(['d03'])['d03'])) % asked.COUNT:02d}"
+    text = document_text(*service.answering.documents.texts([name])[name])
+    one = get(service.application, f"/search?id={name}&k=6&system={system}").json["results"][0]
+    assert (one["query"], one["id"]) == (text, name)
+    both = post(service.application, "/search", {"queries": [text], "k": 7, "system": system}).json["results"][0]
+    assert both["id"] is None
+    everything, found = ([hit["doc_id"] for hit in of["documents"]] for of in (both, one))
+    assert found == [other for other in everything if other != name]
+    assert len(found) == 6
+
+
 def test_the_answer_is_what_the_schema_says(service: Made) -> None:
     schema = get(service.application, "/openapi.json").json
     assert schema["openapi"].startswith("3.1")
@@ -169,6 +185,9 @@ def test_the_answer_is_what_the_schema_says(service: Made) -> None:
         ({"queries": ["x"], "k": "2"}, 422, "k: "),
         ({"queries": ["x"], "depth": 3}, 422, "unknown key"),
         ({"queries": "x"}, 422, "accepted: a list"),
+        ({}, 422, "the body: accepted: either `queries`, texts, or `ids`, documents'"),
+        ({"queries": ["x"], "ids": ["d03"]}, 422, "the body: accepted: either `queries`, texts, or `ids`, documents'"),
+        ({"ids": ["d03", "no"]}, 404, "ids: no document is called 'no'; accepted: the id of a document"),
         ({"queries": ["x"], "system": "no"}, 404, "there is none called 'no'; accepted: near, words"),
     ],
 )  # fmt: skip

@@ -39,6 +39,14 @@ def test_a_run_file_is_ranked_by_its_scores(data: Path, tmp_path: Path) -> None:
     assert given(data, tmp_path / "out", path, k=2) == [(query, "d2", 1), (query, "d1", 2)]
 
 
+def test_a_querys_own_document_is_left_out_of_another_systems_ranking_too(data: Path, tmp_path: Path) -> None:
+    query = asked(data)[0][0]
+    own = toy.with_own(tmp_path / "data", data, [(query, "d2")])
+    path = tmp_path / "other.run"
+    path.write_text("".join(f"{query} Q0 d{number} {number} {1 / number} x\n" for number in (1, 2, 3, 4)))
+    assert given(own, tmp_path / "out", path, k=2) == [(query, "d1", 1), (query, "d3", 2)]
+
+
 def test_a_file_of_dprs_is_ranked_as_it_stands(data: Path, tmp_path: Path) -> None:
     """Questions are found by their text, in any order; a document counts once, and a question."""
     (one, first), (two, second) = asked(data)[:2]

@@ -526,3 +526,34 @@ def test_queries_that_are_trained_on_under_another_id_are_told(out: Path, collec
     summary = ingest(out, None, source=collection.source())
     told = "queries with the text of a training query, which flatters what is trained: 1 of the 3 of test"
     assert summary["note"] == told
+
+
+def test_queries_that_are_documents_are_told_of(out: Path, collection: Collection) -> None:
+    """Of q0 and q1 with the texts of documents; d1 is judged relevant to q1, so it is a result and no copy."""
+    for number in (0, 1):
+        collection.queries[number]["text"] = f"About {number}"
+    collection.qrels["train"][0] = "q0\td4\t1"
+    summary = ingest(out, None, source=collection.source())
+    assert summary["own_documents"] == 1
+    assert summary["note"] == summary["undecided"]
+    assert summary["note"].startswith("1 of 4 queries are documents of the collection themselves, such as 'q0', whose")
+    assert rows(out, "own") == [{"query_id": "q0", "doc_id": "d0", "left_out": False}]
+    kept = ingest(out, None, source=collection.source(own_document="keep"))
+    assert kept["own_documents"] == 1
+    assert kept.keys().isdisjoint({"note", "undecided"})
+
+
+def test_a_query_that_is_left_out_is_not_judged_by_itself(out: Path, collection: Collection) -> None:
+    collection.queries.append({"_id": "d5", "text": "about 5"})
+    collection.qrels["test"] += ["d5\td5\t1", "d5\td4\t1"]
+    summary = ingest(out, None, source=collection.source(own_document="leave out"))
+    assert summary["judgements"] == {"train": 2, "test": 3}
+    assert summary["note"] == "own_document: leave out: 1 judgement of a query's own document does not count"
+    assert [row["doc_id"] for row in rows(out, "qrels") if row["query_id"] == "d5"] == ["d4"]
+    assert rows(out, "own") == [{"query_id": "d5", "doc_id": "d5", "left_out": True}]
+
+
+def test_what_is_to_be_left_out_and_is_not_there_is_told(out: Path, collection: Collection) -> None:
+    summary = ingest(out, None, source=collection.source(own_document="leave out"))
+    assert summary["note"].endswith("no query is a document of the collection, so nothing is left out")
+    assert not (out / "own.parquet").exists()

@@ -12,11 +12,14 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
+from sparring.components.evaluation.measures import per_query
 from sparring.components.retrieval import lucene
 from sparring.components.retrieval.lucene import BM25Config, RM3Config
+from sparring.components.sources.base import declared
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.steps import lucene as step
+from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import (
     LuceneIndexConfig,
     VectorIndexConfig,
@@ -24,7 +27,7 @@ from sparring.workflows.steps.lucene import (
     lucene_index,
     lucene_search,
 )
-from tests.support import tiny
+from tests.support import tiny, toy
 
 INLINE = Cluster(mode="inline", device="cpu")
 WORDS = ["sea", "river", "rivers", "lake", "mountain", "mountains", "forest", "snow", "rain", "wind", "the", "of"]
@@ -222,3 +225,52 @@ def test_feedback_adds_words_of_other_letters(tmp_path):
         )  # fmt: skip
         found[kept] = set(pq.read_table(out / "ranking.parquet")["doc_id"].to_pylist())
     assert found == {True: {"a", "b"}, False: {"a", "b", "c"}}
+
+
+def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(collection, index, ranking, tmp_path):
+    """Of two queries the first documents; with k as large as the longest ranking."""
+    first = {}
+    for row in ranking.to_pylist():
+        first.setdefault(row["query_id"], []).append(row["doc_id"])
+    (one, found), (other, also) = list(first.items())[:2]
+    own = toy.with_own(tmp_path / "data", collection, [(one, found[0]), (one, found[3]), (other, also[1])])
+    rankings = []
+    for folder, k in ((collection, 22), (own, 20)):
+        out = tmp_path / str(k)
+        out.mkdir()
+        lucene_search(out, INLINE, data=folder, index=index, splits=["dev", "test"], k=k, config=BM25Config())
+        rankings.append(pq.read_table(out / "ranking.parquet").to_pylist())
+    assert toy.without_own(rankings[0], own, 20) == rankings[1]
+
+
+def test_queries_that_are_documents_find_their_counterparts(tmp_path):
+    """As in ArguAna: an argument is asked for its counterargument, and would find itself first."""
+    draw, sides = random.Random(1), ("pro", "con")
+    letters = "abcdefghijklmnopqrst"
+    words = ["".join(draw.choices(letters, k=6)) for _ in range(400)]
+    rows = []
+    for number in range(20):
+        shared = words[12 * number : 12 * number + 9]
+        for at, side in enumerate(sides):
+            text = " ".join([*shared, *words[240 + 4 * number + 2 * at : 242 + 4 * number + 2 * at]])
+            rows.append({"_id": f"arg{number}-{side}", "title": "", "text": text})
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    for name, lines in {"corpus": rows, "queries": rows[::2]}.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    judged = [f"arg{number}-pro\targ{number}-con\t1" for number in range(20)]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged, ""]))
+    (tmp_path / "index").mkdir()
+    index, found = tmp_path / "index", {}
+    for decision in (None, "keep", "leave out"):
+        data, out = tmp_path / f"data {decision}", tmp_path / f"ranking {decision}"
+        data.mkdir()
+        out.mkdir()
+        ingest(data, INLINE, source=declared({"format": "beir", "path": str(folder), "own_document": decision}))
+        if not (index / "index").exists():
+            lucene_index(index, INLINE, data=data, config=LuceneIndexConfig())
+        lucene_search(out, INLINE, data=data, index=index, splits=["test"], k=10, config=BM25Config())
+        values = per_query(pq.read_table(out / "ranking.parquet"), pq.read_table(data / "qrels.parquet"), ["RR@10"])
+        found[decision] = values["value"].to_pylist()
+    assert found[None] == found["keep"] == [0.5] * 20
+    assert found["leave out"] == [1.0] * 20

@@ -484,3 +484,17 @@ def test_what_the_source_does_not_give_is_an_error(drawn: Any, given: Any, data:
         drawn(None, data=folder, given="negatives", split="dev")
     with pytest.raises(ValueError, match="random negatives have no scores"):
         MineConfig(given="scores", random=1)
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_query_is_no_negative_of_itself(
+    drawn: Any, data: Path, texts: dict[str, str], tmp_path: Path, left_out: bool
+) -> None:
+    """Nor is a copy of it, drawn from a ranking or at random. d0, which query q4 is here, and d30 say the same."""
+    own = toy.with_own(tmp_path / "own", data, [("q4", "d0")], left_out=left_out)
+    found = {"q4": ["d0", "d30", *(f"d{number}" for number in range(1, 12))]}
+    near = toy.write_ranking(tmp_path / "near", found)
+    rows = drawn(near, data=own, groups=8, negatives=5, random=25)
+    assert rows
+    assert texts["d0"] not in {texts[one] for row in rows for one in row["doc_ids"]}
+    assert texts["d0"] in {texts[one] for row in drawn(near, groups=8, negatives=5) for one in row["doc_ids"]}

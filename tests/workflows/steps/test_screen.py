@@ -79,25 +79,22 @@ def test_margins_are_taken_to_the_positive(screened: Any) -> None:
     assert set(reasons(found, "q2")) == {"d2", "d7", "d6", "d8"}
 
 
-def test_a_querys_own_text_is_none_where_ids_mean_the_same(tmp_path: Path, data: Path) -> None:
-    """Only where it is asked for: elsewhere equal ids mean nothing."""
-    for name in ("documents", "queries", "qrels"):
-        table = pq.read_table(data / f"{name}.parquet")
-        if "doc_id" in table.column_names:
-            ids = ["q1" if one == "d5" else one for one in table["doc_id"].to_pylist()]
-            table = table.set_column(table.schema.get_field_index("doc_id"), "doc_id", pa.array(ids))
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    np.save(tmp_path / "documents.same.npy", np.arange(40))
+def test_a_querys_own_document_and_its_copies_are_no_negatives(tmp_path: Path, data: Path) -> None:
+    """Whether rankings are without it or not. d6 has the text of d5, which query q1 is."""
+    own = toy.with_own(tmp_path / "data", data, [("q1", "d5")], left_out=False)
+    same = np.arange(40)
+    same[6] = 5
+    np.save(tmp_path / "documents.same.npy", same)
     np.save(tmp_path / "queries.same.npy", np.arange(24))
-    own = toy.write_ranking(tmp_path / "own", {"q1": ["q1", "d6"]})
-    for same_id, wanted in ((False, ["", ""]), (True, ["same id", ""])):
-        out = tmp_path / f"out {same_id}"
-        out.mkdir()
-        screen(
-            out, toy.INLINE, data=tmp_path, tokens=tmp_path, ranking=own, split="train", votes=None, vectors=None,
-            config=ScreenConfig(same_id=same_id),
-        )  # fmt: skip
-        assert pq.read_table(out / "ranking.parquet")["reason"].to_pylist() == wanted
+    ranking = toy.write_ranking(tmp_path / "ranking", {"q1": ["d6", "d5", "d7"], "q2": ["d5"]})
+    out = tmp_path / "out"
+    out.mkdir()
+    screen(
+        out, toy.INLINE, data=own, tokens=tmp_path, ranking=ranking, split="train", votes=None, vectors=None,
+        config=ScreenConfig(),
+    )  # fmt: skip
+    reasons = pq.read_table(out / "ranking.parquet")["reason"].to_pylist()
+    assert reasons == ["own document", "own document", "", ""]
 
 
 def test_what_answers_a_query_with_the_same_text_is_relevant(screened: Any, tmp_path: Path, twins: Path) -> None:

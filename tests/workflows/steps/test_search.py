@@ -227,3 +227,26 @@ def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
         search(
             tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig()
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("factory", [None, "Flat"])
+def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(data, tmp_path, factory):
+    """The first three documents of one query and the second of another: each ranking is what follows."""
+    index, vectors = None, tmp_path / "vectors"
+    vectors.mkdir()
+    write_vectors(vectors, data, np.float16, 70, -200, 200)  # of equal scores at its end an index takes any
+    if factory is not None:
+        index = tmp_path / "index"
+        index.mkdir()
+        faiss_index(index, INLINE, vectors=vectors, factory=factory)
+    own = toy.with_own(tmp_path / "data", data, [("q0", one) for one in ("d1", "d2", "d3")] + [("q1", "d1")])
+    rankings = []
+    for number, (folder, k) in enumerate([(data, DOCS), (own, K)]):
+        out = tmp_path / str(number)
+        out.mkdir()
+        search(
+            out, INLINE, data=folder, vectors=vectors, queries=vectors, k=k, config=SearchConfig(index=factory),
+            index=index,
+        )  # fmt: skip
+        rankings.append(pq.read_table(out / "ranking.parquet").to_pylist())
+    assert toy.without_own(rankings[0], own, K) == rankings[1]

@@ -64,7 +64,7 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
 
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
     """What is known of the collection; None where it is not there and was not seen before."""
-    declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample", "only_judged"})
+    declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample", "only_judged", "own_document"})
     of = json.dumps([declared, config.model.model_dump(mode="json", include={"model", "revision", "query_prompt",
                                                                              "document_prompt"})])  # fmt: skip
     digest = hashlib.sha256(of.encode()).hexdigest()[:12]
