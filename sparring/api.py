@@ -116,7 +116,7 @@ def load(
         return _load_from_run(tuple(_words(place, sets, store, runs)), system, threads=threads, device=device)
     if system is not None or sets:
         raise UserError(f"{place}: an exported system searches as its system.json says. Leave out `system` and `sets`.")
-    return System.load(place, threads=_threads(threads), models=lambda: _models(device))
+    return System.load(Path(place), threads=_threads(threads), models=lambda: _models(device))
 
 
 def _load_from_run(

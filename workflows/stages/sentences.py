@@ -26,7 +26,7 @@ from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.steps.tokenize import TokenizeConfig
-from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
+from sparring.workflows.store.dag import graph, in_phase, relabelled, step
 
 
 class LabelledSet(Config):
