@@ -50,7 +50,13 @@ EXAMPLES = pa.schema(
 `subset` names the part of a set of pairs that is made of several, as STS12 to STS16 are; else it is empty."""
 
 RANKING = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("rank", pa.int32()), ("score", pa.float32())])
-"""A retrieved document. Ranks start at 1, scores descend, equal scores are in order of doc_id."""
+"""A retrieved document. Ranks start at 1, and scores descend.
+
+One rule orders documents with equal scores, in every retriever, fusion and file. They keep the order that they had: a
+ranker's that of the list it reads, a run file's that of its ranks. Where they had none, as in BM25, search and fusion,
+they are in order of doc_id, by code points. The rule depends neither on shards nor on the kind of retriever, and
+measures, exports and searches all have that order.
+"""
 
 ANSWERED = RANKING.append(pa.field("hit", pa.bool_()))
 """A ranking; `hit` says whether the document contains an answer to the query."""

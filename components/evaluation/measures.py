@@ -1,10 +1,11 @@
 """Measures of a ranking, query by query.
 
-Measures have ir_measures' names and are computed by it, so its command line gives the same values for an exported
-ranking, where no scores are equal and each judged query has a relevant document: one without counts 0 there, and not at
-all here. It sorts by score, so neither ranks nor the order of rows matter. Equal scores are ordered as by the reference
-tool of each measure: RR@k as by MS MARCO's script (ascending doc_id, like our rankings), all others as by trec_eval
-(descending doc_id). An exported ranking has none: its scores fall in the order of ours.
+Measures have ir_measures' names and are computed by it. They see a ranking's ranks alone, so every measure is of the
+order that the user gets. ir_measures sorts by score, and its parts order equal scores by different rules, in float32 or
+float64; so it is given the ranks in place of scores. An exported run file has no equal scores, and ir_measures' command
+line gives the same values for it. There a judged query without a relevant document counts 0; here it does not count.
+
+The order of equal scores is decided where a ranking is made (`components.data.tables.RANKING`).
 """
 
 import math
@@ -147,9 +148,10 @@ def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: S
 def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
     """Every measure of every query that has a relevant document; 0 for a query without results.
 
-    UserError for an unknown measure and for `Answer@k`, which needs more than judgements.
+    The ranks of the ranking count, not its scores and not the order of its rows. UserError for an unknown measure and
+    for `Answer@k`, which needs more than judgements.
 
-    >>> ranking = pa.table({"query_id": ["q1", "q1"], "doc_id": ["d1", "d2"], "score": [2.0, 1.0]})
+    >>> ranking = pa.table({"query_id": ["q1", "q1"], "doc_id": ["d1", "d2"], "rank": [1, 2]})
     >>> qrels = pa.table({"query_id": ["q1", "q2"], "doc_id": ["d2", "d3"], "relevance": [1, 1]})
     >>> per_query(ranking, qrels, ["RR@10"]).to_pylist()
     [{'query_id': 'q1', 'measure': 'RR@10', 'value': 0.5}, {'query_id': 'q2', 'measure': 'RR@10', 'value': 0.0}]
@@ -163,13 +165,12 @@ def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa
     judged = _nested(qrels, "relevance")
     judged = {query: documents for query, documents in judged.items() if max(documents.values()) > 0}
     queries = sorted(judged)
-    if pc.any(pc.is_nan(ranking["score"])).as_py():
-        raise ValueError("the ranking has scores that are NaN")
-    scores = _nested(ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT))), "score")
+    own = ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT)))
+    falling = own.select(["query_id", "doc_id"]).append_column("score", pc.negate(own["rank"].cast(pa.float64())))
     values: dict[tuple[str, str], float] = {}
-    if scores:  # ir_measures may fail on an empty ranking
+    if len(own):  # ir_measures may fail on an empty ranking
         parsed = [ir_measures.parse_measure(name) for name in names]
-        for metric in ir_measures.iter_calc(parsed, judged, scores):
+        for metric in ir_measures.iter_calc(parsed, judged, _nested(falling, "score")):
             values[metric.query_id, str(metric.measure)] = float(metric.value)
     keys = [(query, name) for name in names for query in queries]
     columns = [[query for query, _ in keys], [name for _, name in keys], [values.get(key, 0.0) for key in keys]]

@@ -115,6 +115,10 @@ def element_mask(products: Tensor, candidates: Tensor | None) -> Tensor:
     return mask
 
 
+ROUNDING = 1e-6
+"""Products that differ by less than this share of an element's own are equal but for rounding, as those of copies."""
+
+
 def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
     """(B, M, M) weight of every element in the neighbourhood of each element: the rows are v of Eq. 8.
 
@@ -131,11 +135,13 @@ def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Ten
     reach = products.masked_fill(~mask[:, None], -math.inf)
     reach.diagonal(dim1=-2, dim2=-1).fill_(math.inf)
     farthest = products.shape[-1] - 1
+    rounding = ROUNDING * products.diagonal(dim1=-2, dim2=-1)[..., None]
     best = reach.topk(min(max(config.k, config.extension_k(), config.k_exp - 1), farthest) + 1).values
 
     def nearest(count: int) -> Tensor:
-        """(B, M, M) True where the column is the row itself or among its `count` nearest elements (Eq. 3)."""
-        return (reach >= best[..., min(count, farthest), None]) & mask[:, None]
+        """(B, M, M) True where the column is the row itself or among its `count` nearest elements (Eq. 3), or as near
+        as the last of these."""
+        return (reach >= best[..., min(count, farthest), None] - rounding) & mask[:, None]
 
     neighbours = _mutual(nearest(config.k))
     if config.extension_k():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -26,8 +26,8 @@ class FusionConfig(Config):
     how: Literal["interleave", "reciprocal", "interpolate"] = "interleave"
     """`interleave`: the first document of each list in turn, then the second, and so on, each document once
     (EAR: Chuang et al., 2023, Appendix B.3, for its sentence, answer and title expansions). `reciprocal`: by the sum of
-    1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009). `interpolate`: by the sum of the
-    normalised scores, where a document has the lowest score of a list that it is not in (`max-min`: 0)."""
+    1 / (c + rank) over the lists (reciprocal rank fusion, Cormack et al., 2009); documents to which a list gives equal
+    scores share the mean of their ranks. `interpolate`: by the sum of the normalised scores."""
     depth: int = Field(100, ge=1)
     """Number of documents of a query in the fused ranking. Where `zeroshot` or `coder` retrieves more than 100, 100
     stands for all. EAR's public code may return up to two more, as it counts only after a turn of all lists. A list
@@ -38,7 +38,9 @@ class FusionConfig(Config):
     """Weight of the second of two lists in `reciprocal` and `interpolate`; the first's is 1 minus this. More lists than
     two all weigh the same."""
     normalise: Normalise = "max-min"
-    """How `interpolate` normalises each query's scores in each list: `max-min`, from 0 to 1; `none`, as they are."""
+    """How `interpolate` normalises each query's scores in each list. `max-min`: BM25's are divided by the highest,
+    others put from 0 to 1, and a document that a list lacks has 0. `none`: as they are; a document that a list lacks
+    has 0 in BM25's, and the lowest score in others."""
 
     def reaching(self, k: int) -> Self:
         """The same for rankings of `k` documents, none of which is cut by a `depth` that was left open."""
@@ -59,23 +61,28 @@ def fitted(folder: Path) -> FusionConfig:
     return FusionConfig(**read_json(folder / FITTED)["chosen"])
 
 
-def fuse(rankings: Sequence[pa.Table], config: FusionConfig) -> pa.Table:
+def fuse(rankings: Sequence[pa.Table], config: FusionConfig, *, lexical: Collection[int] = ()) -> pa.Table:
     """The fused ranking of several rankings. Queries are in order of their first row.
 
+    `lexical` are the numbers, from 0, of the rankings that BM25 made, in whose scores 0 means: no word in common.
     Scores are 1 / rank for `interleave`, weighted sums otherwise, where ties are in order of doc_id.
     """
     tables = [check(table, RANKING, what="ranking") for table in rankings]
     lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    return _fused(pa.concat_tables(tables), lists, config.weights(len(tables)), config)
+    return _fused(pa.concat_tables(tables), lists, config.weights(len(tables)), config, lexical)
 
 
 def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.Table:
-    """Like `fuse`, for rankings in one table: `lists` has the number of each row's ranking, which are in that order."""
+    """Like `fuse`, for rankings by BM25 in one table: `lists` has the number of each row's ranking, which are in that
+    order."""
     numbers, lists = np.unique(lists, return_inverse=True)
-    return _fused(check(table, RANKING, what="rankings"), lists, config.weights(len(numbers)), config)
+    weights = config.weights(len(numbers))
+    return _fused(check(table, RANKING, what="rankings"), lists, weights, config, range(len(numbers)))
 
 
-def _fused(table: pa.Table, lists: np.ndarray, weights: list[float], config: FusionConfig) -> pa.Table:
+def _fused(
+    table: pa.Table, lists: np.ndarray, weights: list[float], config: FusionConfig, lexical: Collection[int]
+) -> pa.Table:
     """The fused ranking of the lists 0, 1, ... with their weights."""
     whole = table.combine_chunks()
     if not len(whole):
@@ -83,7 +90,7 @@ def _fused(table: pa.Table, lists: np.ndarray, weights: list[float], config: Fus
     if config.how == "interpolate":
         apart = [whole.filter(pa.array(lists == number)) for number in range(len(weights))]
         shares = [weight / len(weights) for weight in weights]
-        return interpolated(apart, shares, config.normalise, k=config.depth)
+        return interpolated(apart, shares, config.normalise, lexical=lexical, k=config.depth)
     query, document = (
         whole[name].combine_chunks().dictionary_encode() for name in ("query_id", "doc_id")
     )  # fmt: skip
@@ -97,10 +104,11 @@ def _fused(table: pa.Table, lists: np.ndarray, weights: list[float], config: Fus
     else:
         keys = np.stack([queries, documents], 1)
         _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        shared = _shared_ranks(lists, queries, ranks, whole["score"].to_numpy())
         # Summed in order of rank, so that sums are equal to the last bit in whatever order the rankings come.
-        by_rank = np.argsort(ranks, kind="stable")
+        by_rank = np.argsort(shared, kind="stable")
         sums = np.zeros(len(first))
-        each = np.asarray(weights)[lists] / (config.c + ranks)
+        each = np.asarray(weights)[lists] / (config.c + shared)
         np.add.at(sums, inverse.reshape(-1)[by_rank], each[by_rank])
         names = whole["doc_id"].take(pa.array(first)).to_pylist()
         id_ranks = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
@@ -113,3 +121,13 @@ def _fused(table: pa.Table, lists: np.ndarray, weights: list[float], config: Fus
     columns = [whole["query_id"].take(taken), whole["doc_id"].take(taken), new[kept], scores[kept]]
     names = [pa.array(one) if isinstance(one, np.ndarray) else one for one in columns]
     return check(pa.table(names, names=RANKING.names), RANKING, what="fused ranking")
+
+
+def _shared_ranks(lists: np.ndarray, queries: np.ndarray, ranks: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """(N,) each row's rank, or the mean rank of the rows whose score is equal in its list: their order says nothing."""
+    order = np.lexsort((ranks, queries, lists))
+    columns = np.stack([lists[order], queries[order], scores[order]])
+    group = np.cumsum((np.diff(columns, axis=1, prepend=np.nan) != 0).any(0)) - 1
+    shared = np.empty(len(ranks))
+    shared[order] = (np.bincount(group, ranks[order]) / np.bincount(group))[group]
+    return shared

@@ -165,14 +165,29 @@ def fits_a_gpu(index: Any) -> bool:
     return eight and all(type(part).__name__ in ON_GPU for part in parts)
 
 
+GPU_LIST = 2048
+"""The longest list that FAISS makes on a GPU."""
+
+
 def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk.Keys:
     """(Q, k) keys of the documents that the index finds for each query, best first, as `topk.top_k` returns them.
 
     `order` has the tie rank of each row. Lists of fewer than k documents are padded with `topk.NO_DOCUMENT`.
+
+    FAISS keeps any of the documents with the score of a list's last. So more than k are searched for, until the last
+    score is below the k-th. A graph is searched for k alone: with more it would look elsewhere.
     """
-    scores, rows = index.search(np.asarray(queries, np.float32), k)
-    keys = topk.keys(scores, np.asarray(order[np.maximum(rows, 0)]))
-    return np.sort(np.where(rows < 0, topk.NO_DOCUMENT, keys), axis=1)  # FAISS returns -1 for no document
+    vectors = np.asarray(queries, np.float32)
+    limit = min(index.ntotal, GPU_LIST) if type(index).__name__.startswith("Gpu") else index.ntotal
+    count = k if _graph(index) is not None else min(2 * k, max(k, limit))
+    while True:
+        scores, rows = index.search(vectors, count)
+        keys = topk.keys(scores, np.asarray(order[np.maximum(rows, 0)]))
+        keys = np.sort(np.where(rows < 0, topk.NO_DOCUMENT, keys), axis=1)  # FAISS returns -1 for no document
+        cut = (keys[:, -1] != topk.NO_DOCUMENT) & (keys[:, k - 1] >> 32 == keys[:, -1] >> 32)
+        if count == k or count >= limit or not cut.any():
+            return np.ascontiguousarray(keys[:, :k])
+        count = min(2 * count, limit)
 
 
 def holds_vectors(index: Any) -> bool:

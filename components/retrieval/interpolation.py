@@ -1,6 +1,6 @@
 """Interpolation of rankings' normalised scores (Zerveas et al., 2023, Table 2, `RB + CODER(RB)`)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,13 +10,23 @@ import pyarrow.compute as pc
 from sparring.components.data.tables import RANKING, check
 
 Normalise = Literal["none", "max-min"]
+NOISE = 1e-5
+"""Scores of a list that differ by no more than this share of the largest are one score with rounding errors."""
 
 
-def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normalise: Normalise, *, k: int) -> pa.Table:
+def interpolated(
+    rankings: Sequence[pa.Table], weights: Sequence[float], normalise: Normalise, *, lexical: Collection[int], k: int
+) -> pa.Table:
     """The k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
-    A document that a ranking does not have gets its lowest score for the query; with `max-min` that is 0, also where
-    all that the ranking has score alike, which then get 1: for a rare word BM25 may find one document alone.
+    `lexical` are the numbers of the rankings by BM25, in which a document that has no word of the query has 0. So 0 is
+    the score of a document that such a ranking lacks. `max-min` divides its scores by the highest: two documents that
+    share a rare word stay near each other, and far from all others.
+
+    The scores of other rankings have no zero. `max-min` puts the highest at 1 and the lowest at 0, which is also the
+    score of a document that the ranking lacks; scores that are all equal become 1. With `none` a document that the
+    ranking lacks gets its lowest score for the query.
+
     Queries come in the first ranking's order, then those that only the second has, and so on.
     """
     whole = pa.concat_tables(rankings)
@@ -25,11 +35,16 @@ def interpolated(rankings: Sequence[pa.Table], weights: Sequence[float], normali
     union = np.unique(np.concatenate(keys))
     query, document = np.divmod(union, max(1, len(documents)))
     total = np.zeros(len(union))
-    for table, own, weight in zip(rankings, keys, weights, strict=True):
-        values = _normalised(table, own // max(1, len(documents)), len(queries), normalise)
-        lowest = np.full(len(queries), np.inf if normalise == "none" else 0.0)
-        np.minimum.at(lowest, own // max(1, len(documents)), values)
-        scores = np.where(np.isinf(lowest), 0.0, lowest)[query]
+    for number, (table, own, weight) in enumerate(zip(rankings, keys, weights, strict=True)):
+        values = table["score"].to_numpy().astype(np.float64)
+        asked = own // max(1, len(documents))
+        low, high = _ends(values, asked, len(queries))
+        absent = np.zeros(len(queries))
+        if normalise == "max-min":
+            values = _scaled(values, low[asked], high[asked], lexical=number in lexical)
+        elif number not in lexical:
+            absent = np.where(np.isinf(low), 0.0, low)
+        scores = absent[query]
         scores[np.searchsorted(union, own)] = values
         total += weight * scores
     total = total.astype(np.float32)  # as it is written: of what is equal there the first bits alone would decide
@@ -51,13 +66,18 @@ def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray
     return query * len(documents) + document
 
 
-def _normalised(table: pa.Table, query: np.ndarray, queries: int, normalise: Normalise) -> np.ndarray:
-    """float64 scores of a ranking, normalised; with `max-min` 1 for all documents of a query whose scores are equal."""
-    values = table["score"].to_numpy().astype(np.float64)
-    if normalise == "none":
-        return values
+def _ends(values: np.ndarray, query: np.ndarray, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """(queries,) the lowest and the highest score of each query, infinite for a query without scores."""
     low, high = np.full(queries, np.inf), np.full(queries, -np.inf)
     np.minimum.at(low, query, values)
     np.maximum.at(high, query, values)
-    low, span = low[query], (high - low)[query]
-    return np.where(span > 0, (values - low) / np.where(span > 0, span, 1.0), 1.0)
+    return low, high
+
+
+def _scaled(values: np.ndarray, low: np.ndarray, high: np.ndarray, *, lexical: bool) -> np.ndarray:
+    """Scores between 0 and 1; `low` and `high` are those of each score's query."""
+    if lexical:
+        return values / np.where(high > 0, high, 1.0)
+    span = np.maximum(high - low, NOISE * np.maximum(np.abs(low), np.abs(high)))
+    scaled: np.ndarray = 1.0 - (high - values) / np.where(span > 0, span, 1.0)
+    return scaled

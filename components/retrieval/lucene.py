@@ -303,6 +303,12 @@ def order(first: str, *, ids_backwards: bool = False) -> Any:
     return autoclass("org.apache.lucene.search.Sort")(getattr(field, first), field(ID, kind.STRING_VAL, ids_backwards))
 
 
+def keep_ties(searcher: Any) -> None:
+    """Make Anserini's searcher give Lucene's own scores. The last of its rerankers rounds them and sets ties apart."""
+    field = start_jvm().autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField
+    field(field(searcher, "cascade", True), "rerankers", True).removeLast()
+
+
 def json_writer(without: Mapping[str, Sequence[str]]) -> Any:
     """Java's JSON writer, for lists of hits, without some properties of some classes (what belongs to no hit never
     comes along).

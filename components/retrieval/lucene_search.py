@@ -46,9 +46,8 @@ class Hits(NamedTuple):
 class Searcher:
     """BM25 over an index.
 
-    Order and scores are Pyserini's: by score, equal scores by document id. Anserini rounds scores to four decimals and
-    then lowers the second of several equal ones by a millionth, the third by two, and so on, so that sorting by score
-    keeps the order. Above about 16, float32 is coarser than that, and equal scores can remain.
+    Documents are in the order of Pyserini's: by score, equal scores by document id. Scores are Lucene's own, so equal
+    ones are equal. Pyserini's are rounded to four decimals, and equal ones are set a millionth apart.
     """
 
     def __init__(self, path: Path, analyzer: lucene.AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
@@ -76,6 +75,7 @@ class Searcher:
         self._feedback = self._autoclass("io.anserini.search.SimpleSearcher")(str(self._path), self._analyzer)
         self._feedback.set_bm25(*self._bm25)
         self._feedback.set_rm3(None, terms, documents, original, False, filter_terms)
+        lucene.keep_ties(self._feedback)
         self._feedback_json = lucene.json_writer(NO_TEXTS)
 
     def search(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
@@ -120,7 +120,7 @@ class Searcher:
         except ValueError:
             raise Damaged(f"{self._path}: Lucene finds scores that are no numbers", self._path) from None
         doc_ids = self._ids.take(pa.array(numbers[1::2].astype(np.int64)))
-        return Hits(doc_ids, apart(numbers[::2].astype(np.float32)))
+        return Hits(doc_ids, numbers[::2].astype(np.float32))
 
     def _expanded(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
         """With relevance feedback, which Anserini has."""
@@ -141,19 +141,6 @@ class Searcher:
         if self._feedback is not None:
             self._feedback.close()
         self._index.close()
-
-
-def apart(scores: np.ndarray) -> np.ndarray:
-    """(n,) fp32 scores, falling, as Anserini writes them: rounded, and what is not below the one before by a
-    ten-thousandth lowered by a millionth more than that one."""
-    rounded: np.ndarray = (np.floor(scores.astype(np.float64) * 1e4 + 0.5) / 1e4).astype(np.float32)
-    place = np.arange(len(rounded))
-    written, before = rounded, None
-    while before is None or (written != before).any():  # from left to right one more is right each time, mostly all
-        below = written[:-1] - rounded[1:] >= np.float32(1e-4)
-        start = np.maximum.accumulate(np.concatenate([place[:1], place[1:] * below]))
-        written, before = (rounded - 1e-6 * (place - start)).astype(np.float32), written
-    return written
 
 
 def _in_order(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:

@@ -80,11 +80,12 @@ _RIDGE = 1e-5
 """Keeps the weights finite where they tell the relevant candidates from all others without a mistake."""
 
 
-def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array) -> Floats:
+def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array, *, lexical: bool) -> Floats:
     """(N,) the scores that a ranking gives N pairs of a query and a document.
 
     A document that the ranking does not have for a query gets its lowest score for the query; if it does not have the
-    query either, 0. The ranking is read in pieces, and never held in memory.
+    query either, 0. Of a `lexical` ranking, BM25's, it always gets 0: it has no word of the query. The ranking is read
+    in pieces, and never held in memory.
     """
     names, titles = pc.unique(queries), pc.unique(documents)
     wanted = _keys(queries, documents, names, titles)
@@ -102,7 +103,7 @@ def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array
         for offset in range(int((high - low).max(initial=0))):  # a pair may be asked for more than once
             there = low + offset < high
             scores[order[low[there] + offset]] = values[there]
-    lowest[np.isinf(lowest)] = 0.0
+    lowest[np.isinf(lowest) | lexical] = 0.0
     query = pc.index_in(queries, value_set=names).to_numpy()
     return np.where(np.isnan(scores), lowest[query], scores)
 

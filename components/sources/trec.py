@@ -18,8 +18,8 @@ from sparring.components.sources.records import Bad
 
 LARGEST = 3e38
 """No score is so large: a 32-bit float would not hold it."""
-SCORED = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("score", pa.float64())])
-"""What is read of a run file."""
+SCORED = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("score", pa.float64()), ("before", pa.float64())])
+"""What is read of a run file; `before` is its rank."""
 AT_ONCE = 100_000
 """Lines of a run file that are Python's objects at a time."""
 
@@ -27,8 +27,8 @@ AT_ONCE = 100_000
 def read_ranking(path: Path) -> pa.Table:
     """Read a run file, `query Q0 document rank score tag`, as a ranking.
 
-    Documents are ranked anew by score, equal scores as trec_eval ranks them; the file's ranks are ignored. Scores are
-    float64 here: of two that float32 makes equal, one is the better.
+    Documents are ranked by score, in float64. Equal scores keep the order of the file's ranks, and documents with equal
+    ranks, or with ranks that are no numbers, are in order of doc_id.
     """
     lines = _scored(path)
     parts = iter(lambda: list(islice(lines, AT_ONCE)), [])
@@ -40,7 +40,7 @@ def read_ranking(path: Path) -> pa.Table:
     places = np.argsort(pairs, kind="stable")
     if len(again := places[1:][np.diff(pairs[places]) == 0]):
         raise UserError(f"{path}: query {table['query_id'][again.min()]} ranks a document twice")
-    by = [("query", "ascending"), ("score", "descending"), ("doc_id", "descending")]  # trec_eval: equal scores by id
+    by = [("query", "ascending"), ("score", "descending"), ("before", "ascending"), ("doc_id", "ascending")]
     table = table.append_column("query", pa.array(query)).sort_by(by)
     query = table["query"].to_numpy()
     rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
@@ -48,18 +48,23 @@ def read_ranking(path: Path) -> pa.Table:
     return table.select(RANKING.names)
 
 
-def _scored(path: Path) -> Iterator[tuple[str, str, float]]:
-    """Each line's query, document and score."""
+def _scored(path: Path) -> Iterator[tuple[str, str, float, float]]:
+    """Each line's query, document, score and rank. Ranks that are no numbers are all 0."""
     for place, words in _lines(path):
         if len(words) != 6:
             raise UserError(f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
-        try:
-            score = float(words[4])
-        except ValueError:
-            score = math.nan
+        score, rank = _number(words[4]), _number(words[3])
         if not abs(score) < LARGEST:
             raise UserError(f"{place}: the score {words[4]!r:.40} is not a number that is less than {LARGEST}")
-        yield words[0], words[2], score
+        yield words[0], words[2], score, 0.0 if math.isnan(rank) else rank
+
+
+def _number(word: str) -> float:
+    """A word as a number; NaN where it is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return math.nan
 
 
 def read_qrels(path: Path) -> pa.Table:

@@ -42,7 +42,7 @@ class Lexical(BM25Config):
 
 
 class Neighbours(NeighboursRerankConfig):
-    """Reranking of a list's first documents by reciprocal nearest neighbours, as far as a program of 20 lines does it.
+    """Reranking of a list's first documents by reciprocal nearest neighbours, as far as a short program does it.
     The others follow in their old order."""
 
     tau: float = Field(0.0, ge=0, le=0)
@@ -102,7 +102,8 @@ class Ranker(Config):
     precision: Literal["bf16", "fp32", "int8"] = "fp32"
     """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
     weights: Weights | None = None
-    """Null to order by the ranker's scores alone. A document that a list lacks has the list's lowest score."""
+    """Null to order by the ranker's scores alone. A document that BM25's list lacks has 0
+    there, one that the retriever's lacks the list's lowest score."""
 
 
 class SystemConfig(Config):

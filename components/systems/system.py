@@ -245,7 +245,8 @@ def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig)
         return lists["dense" if "dense" in lists else "lexical"]
     other: List = "dense" if config.fusion.first == "lexical" else "lexical"
     one, two = (as_ranking(lists[name]) for name in (config.fusion.first, other))
-    return _as_lists(fuse([one, two], config.fusion), queries)
+    lexical = [0 if config.fusion.first == "lexical" else 1]
+    return _as_lists(fuse([one, two], config.fusion, lexical=lexical), queries)
 
 
 def _reordered(
@@ -264,15 +265,15 @@ def _reordered(
 def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights) -> Found:
     """The weighted sums of the ranker's scores and those of the lists that they are in.
 
-    A document that a list lacks has the list's lowest score, and 0 where the list is empty.
+    A document that BM25's list lacks has 0 there; one that the retriever's list lacks has the list's lowest score.
 
-    >>> lists = {"dense": [("a", 0.5), ("b", 0.25)], "lexical": [("b", 8.0)]}
+    >>> lists = {"dense": [("a", 0.5)], "lexical": [("b", 8.0)]}
     >>> weighted([("a", 1.0), ("b", 2.0)], lists, Weights(ranker=1, retriever=2, bm25=0.5))
-    [('a', 6.0), ('b', 6.5)]
+    [('a', 2.0), ('b', 7.0)]
     """
     parts = [(dict(judged), weights.ranker)]
     parts += [(dict(lists.get("dense", [])), weights.retriever), (dict(lists.get("lexical", [])), weights.bm25)]
-    lowest = [min(scores.values(), default=0.0) for scores, _ in parts]
+    lowest = [0.0, min((score for _, score in lists.get("dense", [])), default=0.0), 0.0]
     return [
         (one, sum(weight * scores.get(one, low) for (scores, weight), low in zip(parts, lowest, strict=True)))
         for one, _ in judged

@@ -12,7 +12,7 @@ from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import RetrievalConfig
 from sparring.workflows.stages.reranking import Reranking
 from sparring.workflows.stages.results import Outcome, Results
-from sparring.workflows.stages.retrieval import fused, refresh, reranked
+from sparring.workflows.stages.retrieval import fused_with_bm25, refresh, reranked
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.score import RerankConfig
@@ -41,9 +41,12 @@ def build(config: Config) -> Outcome:
     ranker = collection.initial_model("start ranker", config.ranker, objective="ranker")
     retrieval = refresh("retriever", collection, retriever, config)
     words, near = collection.bm25(split), retrieval.ranking(split)
-    fusion = step("fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"))
+    fusion = step(
+        "fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"),
+        lexical=[0],
+    )  # fmt: skip
     how = FusionConfig(how="interpolate", weight=0.3)
-    mixed = fused("mixture", collection, [retrieval.ranking, collection.bm25], config, how)(split)
+    mixed = fused_with_bm25("mixture", collection, retrieval.ranking, config, how)(split)
     prior = Reranking(PRIOR, collection, retrieval, ranker, config.rerank, config.evaluate, PriorConfig())
     neighbours = {
         name: step(

@@ -47,8 +47,15 @@ print(json.dumps(outcomes))
 """
 
 EXAMPLES = """
-import contextlib, io, json, os, runpy, sys
+import contextlib, functools, io, json, os, runpy, sys
 
+if any(os.path.exists(os.path.join(folder, name)) for folder, *_ in json.loads(sys.argv[1])
+       for name in ("retriever", "ranker")):
+    import sentence_transformers  # a model is loaded once, not for each query
+
+    for kind in ("SentenceTransformer", "CrossEncoder"):
+        load = functools.cache(getattr(sentence_transformers, kind))
+        setattr(sentence_transformers, kind, lambda name, load=load, **how: load(os.path.abspath(name), **how))
 answers = []
 for folder, texts, k in json.loads(sys.argv[1]):
     lists = []
@@ -56,7 +63,7 @@ for folder, texts, k in json.loads(sys.argv[1]):
         sys.argv = ["example.py", text, str(k)]
         with contextlib.redirect_stdout(io.StringIO()) as said:
             runpy.run_path(os.path.join(folder, "example.py"), run_name="__main__")
-        lists.append([line.split("\\t")[0] for line in said.getvalue().splitlines()])
+        lists.append([line.split("\\t")[0] for line in said.getvalue().splitlines() if line])
     answers.append(lists)
 assert not {"components", "workflows", "ray"} & set(sys.modules)
 print(json.dumps(answers))

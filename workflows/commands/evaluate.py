@@ -36,7 +36,7 @@ def call(arguments: argparse.Namespace) -> None:
     mean's 95 % interval and, with `--against`, the difference, the ends of its interval, and p."""
     import pyarrow.compute as pc
 
-    from sparring.components.evaluation import measures
+    from sparring.components.evaluation import measures, ties
     from sparring.components.evaluation.significance import compare, estimate, layouts
     from sparring.components.sources import trec
 
@@ -61,6 +61,9 @@ def call(arguments: argparse.Namespace) -> None:
     for path, ranking in zip(files, rankings, strict=True):
         _match(path, ranking, arguments.qrels, relevant)
     of_each = [measures.per_query(ranking, qrels, arguments.measures) for ranking in rankings]
+    for path, ranking, values in zip(files, rankings, of_each, strict=True):
+        if remark := ties.remark(ties.decided(ranking, qrels, arguments.measures), values):
+            print(f"{path}: {remark} Equal scores are in the order of the file's ranks.", file=sys.stderr)
     head = ["measure", "mean", "low", "high"]
     compared: dict[str, dict[str, Any]] = {}
     if arguments.against is not None:

@@ -20,7 +20,7 @@ from sparring.workflows.stages.learning import in_round
 from sparring.workflows.stages.phases import EVALUATION, WARM_UP, round_name
 from sparring.workflows.stages.reranking import Reranking
 from sparring.workflows.stages.results import Outcome, Results, note_on
-from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused, refresh
+from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused_with_bm25, refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
@@ -284,9 +284,7 @@ class Game:
     def fuse_with_bm25(self, system: str, retrieval: Retrieval, ranker: Model) -> None:
         """Interpolate BM25's ranking with a retriever's, and measure it; where asked, also as the ranker reranks it."""
         name = f"BM25 + {system}, interpolated"
-        rankings = fused(
-            self.label(name), self.collection, [self.collection.bm25, retrieval.ranking], self.config, INTERPOLATED
-        )
+        rankings = fused_with_bm25(self.label(name), self.collection, retrieval.ranking, self.config, INTERPOLATED)
         self.results.add(name, rankings(self.split), seed=self.seed)
         if "fused" in self.config.other_rerankings:
             self.rerank(f"ranker over BM25 + {system}", ranker, retrieval, over=rankings)

@@ -108,7 +108,7 @@ def build(config: Config) -> Outcome:
         if config.fusion is not None:
             rankings["fusion"] = step(
                 "fusion", fuse, data=collection.data, rankings=list(rankings.values()), split=asked.split,
-                config=config.fusion.reaching(config.k),
+                config=config.fusion.reaching(config.k), lexical=[0],
             )  # fmt: skip
         for system, ranking in rankings.items():
             results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)

@@ -1,6 +1,6 @@
 """Retrieve with a dense retriever, rerank what it retrieved, and fuse rankings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,24 +144,24 @@ def reranked(
     )  # fmt: skip
 
 
-def fused(
-    label: str, collection: Collection, rankings: Sequence[Rankings], config: CollectionConfig, how: FusionConfig
+def fused_with_bm25(
+    label: str, collection: Collection, other: Rankings, config: CollectionConfig, how: FusionConfig
 ) -> Rankings:
-    """Fuse rankings, with the numbers that are best on the split that `evaluate.select` names; without one as `how`
-    says."""
-    asked = config.evaluate
+    """Fuse BM25's ranking with another, with the numbers that are best on the split that `evaluate.select` names;
+    without one as `how` says."""
+    asked, rankings, lexical = config.evaluate, [collection.bm25, other], [0]
     how = how.model_copy(update={"depth": config.k})
     chosen: FusionConfig | Step = how
     if asked.select is not None and asked.select_by is not None:
         chosen = step(
             f"{label} weights", fit_fusion, data=collection.data, rankings=[of(asked.select) for of in rankings],
-            split=asked.select, measure=asked.select_by, config=how,
+            split=asked.select, measure=asked.select_by, config=how, lexical=lexical,
         )  # fmt: skip
 
     def ranking(split: str) -> Step:
         return step(
             f"{label} ({split})", fuse, data=collection.data, rankings=[of(split) for of in rankings], split=split,
-            config=chosen,
+            config=chosen, lexical=lexical,
         )  # fmt: skip
 
     return ranking

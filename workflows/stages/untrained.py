@@ -6,7 +6,7 @@ from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.phases import UNTRAINED
 from sparring.workflows.stages.results import Results
-from sparring.workflows.stages.retrieval import Retrieval, fused, refresh
+from sparring.workflows.stages.retrieval import Retrieval, fused_with_bm25, refresh
 from sparring.workflows.steps.given import rank_from_file
 from sparring.workflows.store.dag import Step, in_phase, step
 
@@ -37,7 +37,7 @@ def add_untrained(
         results.add(name, whole.ranking(split), retrieval=whole, seed=seed, entropy=entropy)
     for how, fusion in FUSIONS.items():
         system = f"BM25 + {name}, {how}"
-        ranking = fused(system, collection, [collection.bm25, whole.ranking], config, fusion)
+        ranking = fused_with_bm25(system, collection, whole.ranking, config, fusion)
         results.add(system, ranking(split), seed=seed)
     for system, given in from_files(collection, config).items():
         results.add(system, given, seed=seed)

@@ -142,7 +142,7 @@ def choose(
     }
 
 
-@Description(part="query reranking", cost=_choose_cost)
+@Description(part="query reranking", version=2, cost=_choose_cost)
 def choose_several(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path, otherwise: Path,
     split: str, most: int, config: FusionConfig,

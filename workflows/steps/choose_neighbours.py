@@ -115,7 +115,7 @@ def _cost(
     return Cost(work=(Work("rows", rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
 
 
-@Description(part="reranking by neighbours", cost=_cost)
+@Description(part="reranking by neighbours", version=2, cost=_cost)
 def chosen(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
     config: ChooseConfig,

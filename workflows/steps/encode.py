@@ -19,6 +19,9 @@ from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Vectors, Work
 from sparring.workflows.store.dag import Description
 
+FILES_AT_ONCE = 64
+"""Files of vectors that a worker looks through for copies; changes no result."""
+
 
 class EncodeConfig(Config):
     """How vectors are made and kept."""
@@ -62,21 +65,28 @@ def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, sp
     )  # fmt: skip
 
 
-@Description(part="encoding", models="encoding", droppable=("documents-*.npy",), cost=_documents_cost)
+@Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",), cost=_documents_cost)
 def encode_documents(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
     """Write `documents-00000.npy ...`, the documents' vectors, and their names in the order of the documents table
     (`documents.json`).
 
-    Each document is encoded once, whatever the number of shards or workers.
+    Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the
+    same vector: their scores are equal, in whatever batch each was.
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
     counted = _encoded(out, cluster, shards, tokens, retriever, config)
+    names = [shard.file for shard in shards]
+    map_shards(
+        _Equalling, row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json"), out=out, cluster=cluster,
+        pool=cluster.map, unit="files", vectors=str(out), tokens=tokens, names=names,
+    )  # fmt: skip
+    remove(out, "equal-*.json")
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
-    write_json(out / SHARDS, [shard.file for shard in shards])
-    size = sum((out / shard.file).stat().st_size for shard in shards)
+    write_json(out / SHARDS, names)
+    size = sum((out / name).stat().st_size for name in names)
     return {"documents": documents, "width": width, "bytes": size, **counted}
 
 
@@ -144,3 +154,30 @@ class Encoder:
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
         """(N,) tokens of rows of the token store as the model reads them."""
         return self._readings[side].lengths(rows)
+
+
+class _Equalling:
+    """Gives every copy of a document the vector of the first, as rounding differs from batch to batch."""
+
+    def __init__(self, *, vectors: str, tokens: Path, names: list[str], threads: int) -> None:
+        self._paths = [Path(vectors) / name for name in names]
+        self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
+
+    def __call__(self, task: dict[str, Any], path: Path) -> None:
+        """Rewrite those of some files that hold copies. A first document's vector stays, so the order of files and
+        repetitions change nothing."""
+        begins = np.cumsum([0, *(len(np.load(one, mmap_mode="r")) for one in self._paths)])
+        changed = 0
+        for number in range(task["start"], task["stop"]):
+            first = self._same[begins[number] : begins[number + 1]]
+            copies = np.flatnonzero(first != np.arange(begins[number], begins[number + 1]))
+            if not len(copies):
+                continue
+            vectors = np.load(self._paths[number])
+            of = np.searchsorted(begins, first[copies], side="right") - 1
+            for file in np.unique(of):
+                taken = np.load(self._paths[file], mmap_mode="r")[first[copies[of == file]] - begins[file]]
+                vectors[copies[of == file]] = taken
+            write_array(self._paths[number], vectors)
+            changed += len(copies)
+        write_json(path, changed)

@@ -13,6 +13,7 @@ from sparring.components.config import Config, UserError, listing
 from sparring.components.data.examples import FILE as RATED
 from sparring.components.data.groups import measured_queries
 from sparring.components.data.tables import ANSWERED, QRELS, QUERIES, RANKING, TEXT, by_query, read
+from sparring.components.evaluation import ties
 from sparring.components.evaluation.averages import Measured, averages_of, comparisons_of, means_of
 from sparring.components.evaluation.measures import (
     PER_QUERY,
@@ -65,7 +66,7 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", cost=_cost, refuses=_refuses)
+@Description(part="evaluation", version=2, cost=_cost, refuses=_refuses)
 def evaluate(
     out: Path,
     cluster: Any,
@@ -80,15 +81,18 @@ def evaluate(
     """Measure a ranking on every query of the split that has a relevant document or, for `Answer@k`, an answer.
 
     `Answer@k` needs a ranking that `answering` wrote. `queries` measures on a sample of so many, as `rerank` does. The
-    summary's note names measures that look further than the ranking goes, though the collection has more.
+    summary's note names measures that look further than the ranking goes, though the collection has more, and says
+    where the order of documents with equal scores decides a measure for many queries.
     """
     asking = _Asking(data, split, measures, queries)
     tables, first, found, deepest = [], [asking.schema.empty_table()], list[pa.Array](), 0
+    decided = [ties.DECIDED.empty_table()]
     for piece in by_query(ranking / "ranking.parquet", asking.schema, rows=ROWS):
         documents = piece.filter(pc.is_in(piece["query_id"], value_set=asking.queries))
         found.append(pc.unique(documents["query_id"]))
         deepest = max(deepest, pc.max(documents["rank"]).as_py() or 0)
         tables.append(asking.measured(documents, found[-1]))
+        decided.append(asking.decided(documents, found[-1]))
         if entropy is not None:
             first.append(documents.filter(pc.less_equal(documents["rank"], entropy.documents)))
     ranked = pa.chunked_array(found, TEXT)
@@ -108,16 +112,17 @@ def evaluate(
         best = best.filter(pc.is_in(best["query_id"], value_set=asked))
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
-    return summary | _note(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
+    said = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
+    said += [ties.remark(pa.concat_tables(decided), values)]
+    note = " ".join(sentence for sentence in said if sentence)
+    return summary | ({"note": note} if note else {})
 
 
-def _note(measures: Sequence[str], deepest: int, documents: int) -> dict[str, str]:
+def _short(measures: Sequence[str], deepest: int, documents: int) -> list[str]:
     """That measures look further than a ranking goes, if they do."""
     short = [name for name in measures if min(cutoff(name) or 0, documents) > deepest > 0]
-    if not short:
-        return {}
     looks = "looks" if len(short) == 1 else "look"
-    return {"note": f"{listing(short)} {looks} further than the ranking, which ends at rank {deepest:,}."}
+    return [f"{listing(short)} {looks} further than the ranking, which ends at rank {deepest:,}."] if short else []
 
 
 class _Asking:
@@ -147,6 +152,11 @@ class _Asking:
         if len(asked := self._answerable.filter(pc.is_in(self._answerable, value_set=queries))):
             tables.append(answer_hits_per_query(documents, asked.to_pylist(), self._by_answer))
         return pa.concat_tables(tables)
+
+    def decided(self, documents: pa.Table, queries: pa.Array) -> pa.Table:
+        """The queries, of those, whose measures the order of equal scores decides (`components.evaluation.ties`)."""
+        own = self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))
+        return ties.decided(documents, own, self._judged)
 
     def in_order(self, values: pa.Table) -> pa.Table:
         """By measure, then by query."""

@@ -32,28 +32,29 @@ def _cost(
                 makes=None)  # fmt: skip
 
 
-@Description(part="search", version=2, cost=_cost)
+@Description(part="search", version=3, cost=_cost)
 def fit_fusion(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, measure: str, config: FusionConfig,
     weights: Sequence[float] = WEIGHTS, constants: Sequence[float] = CONSTANTS, queries: int = QUERIES,
+    lexical: Sequence[int] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Write `fusion.json`: what was `chosen` as `FusionConfig` has it, and each trial with its value.
 
     The trials are the config with each weight of the second of two rankings and, where fusion is reciprocal, each
     constant. The best by a measure's mean over the split's judged queries, or over a sample of so many, is chosen; of
-    equals that nearest the config, which stands where the split has no such query.
+    equals that nearest the config, which stands where the split has no such query. `lexical` are the numbers, from 0,
+    of the rankings that BM25 made.
     """
     wanted = judged_queries(data, split, queries)
     tables = [of_queries(path / "ranking.parquet", RANKING, wanted) for path in rankings]
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
     qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=wanted))
-    # What stands beyond a measure's cutoff does not change it; twice as many, as equal scores come in pairs.
-    depth = min(config.depth, 2 * (cutoff(measure) or config.depth))
+    depth = min(config.depth, cutoff(measure) or config.depth)  # what stands beyond a cutoff does not change a measure
     tried: list[tuple[FusionConfig, float]] = []
     trials = _trials(config, weights, constants) if len(wanted) else []
     with Progress(out, len(trials), "trials") as progress:
         for trial in trials:
-            fused = fuse(tables, trial.model_copy(update={"depth": depth}))
+            fused = fuse(tables, trial.model_copy(update={"depth": depth}), lexical=lexical)
             tried.append((trial, means(per_query(fused, qrels, [measure]))[measure]))
             progress.add(1)
     chosen, value = max(tried, key=lambda one: one[1], default=(config, None))  # of equals the first

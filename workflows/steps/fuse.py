@@ -1,6 +1,7 @@
 """Fuse several rankings of the same queries."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,29 @@ from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 
-def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any) -> Cost:
+def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any, lexical: Any = ()) -> Cost:
     """Every row of every ranking."""
     made = Ranking(data.asked(split), max(one.k for one in rankings))
     rows = sum(made.queries * one.k for one in rankings)
     return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
 
 
-@Description(part="search", version=2, cost=_cost)
+@Description(part="search", version=3, cost=_cost)
 def fuse(
-    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path
-) -> dict[str, Any]:
+    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path,
+    lexical: Sequence[int] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`).
 
-    `config` may be the artifact of `fit_fusion`, which chose one.
+    `config` may be the artifact of `fit_fusion`, which chose one. `lexical` are the numbers, from 0, of the rankings
+    that BM25 made.
     """
     wanted = query_ids_of(data, [split])
     paths = [path / "ranking.parquet" for path in rankings]
     how, found = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for tables in side_by_side(paths, RANKING, wanted):
-            fused = fusion.fuse(tables, how)
+            fused = fusion.fuse(tables, how, lexical=lexical)
             writer.write_table(fused)
             found.update(queries=len(pc.unique(fused["query_id"])), rows=len(fused))
     return {"queries": found["queries"], "rows": found["rows"]}
@@ -57,7 +60,7 @@ def _expansions_cost(
     return Cost(work=(Work("rows", 2.0 * rows),), makes=made, kept=made.bytes)
 
 
-@Description(part="search", version=2, cost=_expansions_cost)
+@Description(part="search", version=3, cost=_expansions_cost)
 def fuse_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
     config: FusionConfig,

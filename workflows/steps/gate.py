@@ -30,7 +30,7 @@ def _refuses(data: Path, split: str) -> None:
                         "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
 
 
-@Description(part="evaluation", cost=_cost, refuses=_refuses)
+@Description(part="evaluation", version=2, cost=_cost, refuses=_refuses)
 def gate(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
     config: GateConfig,

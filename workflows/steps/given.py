@@ -53,7 +53,7 @@ def _cost(site: Site, *, data: Sizes, split: str, k: int, config: RankingFile) -
     return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes, needs=needs)
 
 
-@Description(part="search", version=2, cost=_cost)
+@Description(part="search", version=3, cost=_cost)
 def rank_from_file(
     out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:

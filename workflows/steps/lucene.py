@@ -115,18 +115,19 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-@Description(part="BM25", cost=_search_cost, refuses=_refuses)
+@Description(part="BM25", version=2, cost=_search_cost, refuses=_refuses)
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
 
-    A query that retrieves nothing has no rows. Ranks and scores are those of Pyserini's `LuceneSearcher.batch_search`.
+    A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`, scores
+    those of Lucene, before Pyserini rounds them and sets equal ones apart.
     """
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", cost=_search_cost, refuses=_refuses)
+@Description(part="BM25", version=2, cost=_search_cost, refuses=_refuses)
 def lucene_feedback(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
     rm3: RM3Config,

@@ -22,7 +22,7 @@ def _cost(site: Any, *, data: Sizes, vectors: Any, queries: Any, ranking: Rankin
     return Cost(work=(Work("rows", 20.0 * ranking.rows, "map"),), makes=ranking, kept=ranking.bytes)
 
 
-@Description(part="reranking by neighbours", cost=_cost)
+@Description(part="reranking by neighbours", version=2, cost=_cost)
 def rerank_by_neighbours(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path,
     config: NeighboursRerankConfig | Path,

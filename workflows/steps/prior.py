@@ -21,8 +21,8 @@ from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
-RANKER = "ranker"
-WHOSE = {RANKER: "its score", "retriever": "the retriever's", "bm25": "BM25's"}
+RANKER, BM25 = "ranker", "bm25"
+WHOSE = {RANKER: "its score", "retriever": "the retriever's", BM25: "BM25's"}
 
 
 class Prior(TypedDict):
@@ -55,7 +55,7 @@ def _refuses(data: Path, split: str) -> None:
         raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
 
 
-@Description(part="scoring by the ranker", cost=_fit_cost, refuses=_refuses)
+@Description(part="scoring by the ranker", version=2, cost=_fit_cost, refuses=_refuses)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def fit_prior(
     own, sums = halves[rows], np.zeros(len(first))
     for half in (0, 1):
         weights = fit(features[own != half], relevant[own != half], rows[own != half])
-        sums[own == half] = features[own == half] @ weights
+        sums[own == half] = _sums(features[own == half], weights)
     _write(out, table, sums, depth)
     weights = fit(features, relevant, rows)
     named = dict(zip([RANKER, *(prior["name"] for prior in priors)], weights.tolist(), strict=True))
@@ -97,18 +97,18 @@ def _note(weights: dict[str, float], split: str) -> str:
     )
 
 
-@Description(part="scoring by the ranker", cost=_add_cost)
+@Description(part="scoring by the ranker", version=2, cost=_add_cost)
 def add_prior(
     out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
     """Write `ranking.parquet`, the first `depth` documents of each query in the order of the sums, the others after
     them. `reranked` is what `rerank` wrote, to the same depth; `weights` what `fit_prior` did."""
     table = read(reranked / "ranking.parquet", RANKING)
-    _write(out, table, _features(_first(table, depth), priors) @ _weights(weights, priors), depth)
+    _write(out, table, _sums(_features(_first(table, depth), priors), _weights(weights, priors)), depth)
     return {"rows": len(table)}
 
 
-@Description(part="scoring by the ranker", cost=_teach_cost)
+@Description(part="scoring by the ranker", version=2, cost=_teach_cost)
 def teach_with_prior(
     out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def teach_with_prior(
                 "score": pc.list_flatten(piece["teacher"]),
             }
         )
-        sums.append(_features(pairs, priors) @ own)
+        sums.append(_sums(_features(pairs, priors), own))
     write_lists(path, "teacher", np.concatenate(sums).astype(np.float32), out / "groups.parquet")
     return {"pairs": sum(map(len, sums))}
 
@@ -138,8 +138,15 @@ def _features(pairs: pa.Table, priors: list[Prior]) -> npt.NDArray[np.float64]:
     columns = [pairs["score"].to_numpy().astype(np.float64)]
     for prior in priors:
         ranked = pieces(prior["ranking"] / "ranking.parquet", RANKING)
-        columns.append(scores_in(ranked, pairs["query_id"], pairs["doc_id"]))
+        lexical = prior["name"] == BM25
+        columns.append(scores_in(ranked, pairs["query_id"], pairs["doc_id"], lexical=lexical))
     return np.stack(columns, 1)
+
+
+def _sums(features: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(N,) the weighted sums. Equal rows have equal sums, which a matrix product does not promise."""
+    sums: npt.NDArray[np.float64] = (features * weights).sum(1)
+    return sums
 
 
 def _relevant(data: Path, split: str, pairs: pa.Table) -> npt.NDArray[np.bool_]:

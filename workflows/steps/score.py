@@ -72,7 +72,7 @@ def _rerank_cost(
     )  # fmt: skip
 
 
-@Description(part="scoring by the ranker", models="scoring", cost=_groups_cost)
+@Description(part="scoring by the ranker", models="scoring", version=2, cost=_groups_cost)
 def score_groups(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def score_groups(
     return {"pairs": len(scores), **counted}
 
 
-@Description(part="scoring by the ranker", models="scoring", cost=_rerank_cost)
+@Description(part="scoring by the ranker", models="scoring", version=2, cost=_rerank_cost)
 def rerank(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, ranker: Path,
     config: RerankConfig,
@@ -123,7 +123,12 @@ def _score(
     out: Path, cluster: Cluster, tokens: Path, ranker: Path, queries: np.ndarray, documents: np.ndarray,
     config: ScoreConfig,
 ) -> tuple[np.ndarray, dict[str, float]]:  # fmt: skip
-    """(N,) fp32 scores of (N,) pairs of rows, and what the workers counted. A pair that occurs twice is scored once."""
+    """(N,) fp32 scores of (N,) pairs of rows, and what the workers counted. A pair that occurs twice is scored once,
+    also as texts with the same tokens."""
+    queries, documents = (
+        np.load(tokens / f"{side}.same.npy", mmap_mode="r")[rows]
+        for side, rows in (("queries", queries), ("documents", documents))
+    )
     count = documents.max(initial=0) + 1
     distinct, inverse = np.unique(queries * count + documents, return_inverse=True)
     write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))

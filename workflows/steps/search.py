@@ -229,7 +229,7 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-@Description(part="search", cost=_cost, refuses=_refuses)
+@Description(part="search", version=2, cost=_cost, refuses=_refuses)
 def search(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, config: SearchConfig,
     index: Path | None = None,
@@ -270,7 +270,7 @@ def _candidates_cost(site: Any, *, data: Sizes, k: int, times: int, **inputs: An
     return _cost(site, data=data, k=min(k * times, data.documents), **inputs)
 
 
-@Description(part="search", cost=_candidates_cost, refuses=_refuses)
+@Description(part="search", version=2, cost=_candidates_cost, refuses=_refuses)
 def candidates(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, times: int, config: SearchConfig,
     index: Path | None = None,

@@ -22,7 +22,7 @@ def _cost(site: Any, *, data: Sizes, split: str, measure: str, systems: list[dic
     return Cost(work=(Work("rows", float(rows)),), makes=None, kept=1e4)
 
 
-@Description(part="evaluation", version=4, cost=_cost)
+@Description(part="evaluation", version=5, cost=_cost)
 def select(
     out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
 
-@Description(part="soft labels", cost=_smooth_cost)
+@Description(part="soft labels", version=2, cost=_smooth_cost)
 def smooth(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:  # fmt: skip

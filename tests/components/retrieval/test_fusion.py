@@ -129,4 +129,4 @@ def test_lists_in_one_table_are_as_lists_apart(how: Any) -> None:
     whole = pa.concat_tables(lists)
     numbers = np.repeat([3, 7, 20], [len(one) for one in lists])
     config = FusionConfig(how=how, depth=4)
-    assert fuse_lists(whole, numbers, config) == fuse(lists, config)
+    assert fuse_lists(whole, numbers, config) == fuse(lists, config, lexical=range(3))

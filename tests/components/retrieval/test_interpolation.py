@@ -28,19 +28,24 @@ def table(found: Found) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RANKING)
 
 
-def plain(first: Found, second: Found, config: FusionConfig, k: int) -> list[tuple[str, str, int, float]]:
+def plain(
+    first: Found, second: Found, config: FusionConfig, k: int, lexical: tuple[bool, bool] = (False, False)
+) -> list[tuple[str, str, int, float]]:
     rows = []
     for query in dict.fromkeys([*first, *second]):
         total: dict[str, float] = {}
-        for found, share in ((first, 1 - config.weight), (second, config.weight)):
+        shares = (1 - config.weight, config.weight)
+        for found, share, words in zip((first, second), shares, lexical, strict=True):
             scores = found.get(query, {})
             low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
             for doc in {**first.get(query, {}), **second.get(query, {})}:
-                value = scores.get(doc, low)
-                if config.normalise == "max-min":
+                value = scores.get(doc, 0.0 if words else low)
+                if config.normalise == "max-min" and words:
+                    value /= high or 1.0
+                elif config.normalise == "max-min":
                     value = (value - low) / (high - low) if high > low else float(doc in scores)
                 total[doc] = total.get(doc, 0.0) + share * value
-        best = sorted(total.items(), key=lambda one: (-one[1], one[0]))[:k]
+        best = sorted(total.items(), key=lambda one: (-np.float32(one[1]), one[0]))[:k]
         rows += [(query, doc, rank, score) for rank, (doc, score) in enumerate(best, 1)]
     return rows
 
@@ -56,12 +61,17 @@ def some(seed: int) -> Found:
     "config", [{}, {"normalise": "none"}, {"weight": 0.0}, {"weight": 1.0}, {"weight": 0.3}], ids=str
 )
 @pytest.mark.parametrize("k", [4, 100])
-def test_as_a_plain_loop(config: dict[str, Any], k: int) -> None:
+@pytest.mark.parametrize("words", [None, 0])
+def test_as_a_plain_loop(config: dict[str, Any], k: int, words: int | None) -> None:
     asked = how(**config, depth=k)
     for seed in range(8):
         first, second = some(2 * seed), some(2 * seed + 1)
-        found = check(fuse([table(first), table(second)], asked), RANKING, what="found").to_pylist()
-        wanted = plain(first, second, asked, k)
+        if words is not None:  # BM25's scores are above 0
+            first = {query: {doc: score + 2.0 for doc, score in scores.items()} for query, scores in first.items()}
+        lexical = (words is not None, False)
+        fused = fuse([table(first), table(second)], asked, lexical=[] if words is None else [words])
+        found = check(fused, RANKING, what="found").to_pylist()
+        wanted = plain(first, second, asked, k, lexical)
         assert [(row["query_id"], row["doc_id"], row["rank"]) for row in found] == [row[:3] for row in wanted]
         assert [row["score"] for row in found] == pytest.approx([row[3] for row in wanted], abs=1e-6)
 
@@ -113,5 +123,5 @@ def test_what_is_written_as_equal_is_in_order_of_the_documents() -> None:
             names = [f"d{one}" for one in draw.permutation(12)[:8]]
             rankings.append(pa.table({"query_id": ["q"] * 8, "doc_id": names, "rank": np.arange(1, 9, dtype=np.int32),
                                       "score": scores}, schema=RANKING))  # fmt: skip
-        found = interpolated(rankings, [0.6, 0.3, 0.1], normalise="max-min", k=20).to_pylist()
+        found = interpolated(rankings, [0.6, 0.3, 0.1], normalise="max-min", lexical=[], k=20).to_pylist()
         assert found == sorted(found, key=lambda row: (-row["score"], row["doc_id"]))

@@ -84,10 +84,14 @@ def test_any_falling_scores_keep_their_order(tmp_path_factory: pytest.TempPathFa
     assert order(read_ranking(path)) == {"q": names}
 
 
-def test_a_run_of_another_tool_is_ranked_by_score_and_ties_as_trec_eval_does(tmp_path: Path) -> None:
-    (tmp_path / "run.txt").write_text("q Q0 b 9 1.5 x\nq Q0 a 9 1.5 x\n\nq Q0 c 1 2 x\np\tQ0\tz\t1\t-1e3\tx\n")
+@pytest.mark.parametrize(("ranks", "tied"), [((2, 1), ["a", "b"]), ((1, 2), ["b", "a"]), (("-", "-"), ["a", "b"])])
+def test_a_run_of_another_tool_is_ranked_by_score_then_by_its_ranks_then_by_id(
+    tmp_path: Path, ranks: tuple[Any, Any], tied: list[str]
+) -> None:
+    lines = [f"q Q0 b {ranks[0]} 1.5 x", f"q Q0 a {ranks[1]} 1.5 x", "", "q Q0 c 9 2 x", "p\tQ0\tz\t1\t-1e3\tx"]
+    (tmp_path / "run.txt").write_text("\n".join(lines))
     table = read_ranking(tmp_path / "run.txt")
-    assert order(table) == {"q": ["c", "b", "a"], "p": ["z"]}
+    assert order(table) == {"q": ["c", *tied], "p": ["z"]}
     assert table["rank"].to_pylist() == [1, 2, 3, 1]
     assert table.schema.names == RANKING.names
 
@@ -100,7 +104,7 @@ def test_a_run_is_ranked_whole_however_its_lines_are_read(
     monkeypatch.setattr(trec, "AT_ONCE", at_once)
     lines = ["q Q0 a 1 16777216 x", "p Q0 a 1 1 x", "q Q0 b 2 16777217 x", "p Q0 c 3 3 x", "q Q0 c 3 16777216 x"]
     (tmp_path / "run.txt").write_text("\n".join(lines))
-    assert order(read_ranking(tmp_path / "run.txt")) == {"q": ["b", "c", "a"], "p": ["c", "a"]}
+    assert order(read_ranking(tmp_path / "run.txt")) == {"q": ["b", "a", "c"], "p": ["c", "a"]}
 
 
 @pytest.mark.parametrize("read", [read_ranking, read_qrels])

@@ -98,7 +98,7 @@ def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, float] 
         for one in order[:6]:
             total[one] = judge(query, one)
             if weights is not None:
-                s, b = (dict(own).get(one, min(dict(own).values(), default=0.0)) for own in (near, words))
+                s, b = dict(near).get(one, min(score for _, score in near)), dict(words).get(one, 0.0)
                 total[one] = 0.5 * total[one] + 2.0 * s + 1.0 * b
         wanted = sorted(total, key=lambda one: -total[one]) + order[6:]
         assert [hit.doc_id for hit in hits] == wanted

@@ -87,6 +87,24 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
 
 
 @pytest.mark.usefixtures("bf16")
+def test_copies_have_the_vector_of_the_first_whatever_their_batches_round(
+    tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Documents 30 and 31 say what 0 and 1 say; here every row has noise of its own."""
+    vectors = module.Encoder.vectors
+
+    def noisy(self: Any, side: str, rows: np.ndarray) -> Any:
+        found, took = vectors(self, side, rows)
+        return found + 1e-4 * rows[:, None].astype(np.float32), took
+
+    monkeypatch.setattr(module.Encoder, "vectors", noisy)
+    monkeypatch.setattr(module, "FILES_AT_ONCE", 2)
+    _, documents, _ = encoded(tmp_path / "out", shard=7)
+    np.testing.assert_array_equal(documents[[30, 31]], documents[[0, 1]])
+    assert not (documents[29] == documents[28]).any()
+    assert not list((tmp_path / "out").glob("equal-*"))
+
+
 def test_precision_of_the_pass_and_of_what_is_stored(tmp_path: Path, encoded: Any) -> None:
     _, full, _ = encoded(tmp_path / "a")
     _, half, queries = encoded(tmp_path / "b", precision="bf16", vectors="float16")

@@ -42,7 +42,7 @@ def ranking(tmp_path: Path) -> Path:
     folder.mkdir()
     found = {
         "query_id": ["q1", "q1", "q2", "q2", "q9"], "doc_id": ["a", "b", "a", "b", "b"],
-        "rank": [1, 2, 1, 2, 1], "score": [2.0, 1.0, 2.0, 2.0, 1.0],
+        "rank": [1, 2, 1, 2, 1], "score": [2.0, 1.0, 2.0, 1.0, 1.0],
     }  # fmt: skip
     pq.write_table(pa.table(found, schema=RANKING), folder / "ranking.parquet")
     return folder
@@ -52,7 +52,7 @@ def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data:
     asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["MRR@10", "R@1"]}
     summary = evaluate(tmp_path, None, **asked)
     assert summary == {
-        "measures": {"RR@10": pytest.approx((1 + 0.5 + 0) / 3), "R@1": pytest.approx(2 / 3)},
+        "measures": {"RR@10": pytest.approx((1 + 0.5 + 0) / 3), "R@1": pytest.approx(1 / 3)},
         "queries": 3, "without_results": 1,
     }  # fmt: skip
     table = pq.read_table(tmp_path / "per_query.parquet")
@@ -109,6 +109,19 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
     assert summary["entropy"] == mean_entropy(of_measured, documents=3)
 
 
+def test_ties_that_decide_a_measure_for_many_queries_are_named(tmp_path: Path, data: Path, ranking: Path) -> None:
+    """Of three queries q2 has its relevant document second of two with equal scores."""
+    table = pq.read_table(ranking / "ranking.parquet")
+    tied = table.set_column(3, "score", pa.array([2.0, 1.0, 2.0, 2.0, 1.0], pa.float32()))
+    pq.write_table(tied, ranking / "ranking.parquet")
+    summary = evaluate(tmp_path, None, data=data, ranking=ranking, split="test", measures=["RR@10", "R@2"])
+    assert summary["measures"] == {"RR@10": 0.5, "R@2": pytest.approx(2 / 3)}
+    assert summary["note"] == (
+        "For 1 of 3 queries RR@10 depends on the order of documents with equal scores: its mean is 0.500 with the "
+        "worst order, 0.667 with the best."
+    )
+
+
 def test_a_measure_that_looks_further_than_the_ranking_is_named(tmp_path: Path, data: Path, ranking: Path) -> None:
     """Where the collection has more documents."""
     asked = {"data": data, "ranking": ranking, "split": "test", "measures": ["RR@10", "R@2", "R@100", "AP"]}
@@ -122,7 +135,7 @@ def test_entropy_is_measured_where_asked(tmp_path: Path, data: Path, ranking: Pa
     summary = evaluate(
         tmp_path, None, data=data, ranking=ranking, split="test", measures=["RR@10"], entropy=EntropyConfig(documents=2)
     )
-    assert summary["entropy"] == pytest.approx((0.582203 + 0.693147) / 2, abs=1e-5)
+    assert summary["entropy"] == pytest.approx(0.582203, abs=1e-5)  # both have scores 2 and 1
     assert summary["entropy_documents"] == 2
 
 

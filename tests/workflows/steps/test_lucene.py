@@ -80,6 +80,7 @@ lucene.start_jvm()
 from pyserini.search.lucene import LuceneSearcher
 searcher = LuceneSearcher(sys.argv[1])
 searcher.set_bm25(0.9, 0.4)
+lucene.keep_ties(searcher.object)
 queries = json.loads(sys.stdin.read())
 found = searcher.batch_search(list(queries.values()), list(queries), k=20, threads=1)
 print(json.dumps([[q, h.docid, r, h.score] for q in queries for r, h in enumerate(found[q], start=1)]))
@@ -190,7 +191,7 @@ def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
     queries = pq.read_table(collection / "queries.parquet")
     asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     script = PYSERINI.replace(
-        "queries =", "searcher.set_rm3(fb_terms=3, fb_docs=4, original_query_weight=0.4)\nqueries ="
+        "lucene.keep_ties", "searcher.set_rm3(fb_terms=3, fb_docs=4, original_query_weight=0.4)\nlucene.keep_ties"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "index" / "index")], cwd=ROOT, input=json.dumps(asked),

@@ -64,7 +64,8 @@ def summed(world: dict[str, Any], weights: dict[str, float], query: str, documen
     total = weights["ranker"] * score_of(world["reranked"])[query, document]
     for prior in world["priors"]:
         found = {doc: score for (one, doc), score in score_of(prior["ranking"]).items() if one == query}
-        total += weights[prior["name"]] * found.get(document, min(found.values()))
+        absent = 0.0 if prior["name"] == "bm25" else min(found.values())
+        total += weights[prior["name"]] * found.get(document, absent)
     return total
 
 

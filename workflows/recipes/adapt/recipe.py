@@ -13,7 +13,7 @@ from sparring.workflows.stages.costs import cost_of, levels, of_ours
 from sparring.workflows.stages.phases import EVALUATION, PRETRAINING, UNTRAINED
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
 from sparring.workflows.stages.results import Outcome, Results, note_on
-from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused, refresh
+from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused_with_bm25, refresh
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.evaluate import nothing_measured
 from sparring.workflows.store.dag import in_phase, step
@@ -53,10 +53,9 @@ def build(config: Config) -> Outcome:
             if (retrieval := retrievals.get((beside, seed))) is not None:
                 name = f"BM25 + {beside}, interpolated"
                 with in_phase(EVALUATION):
-                    rankings = fused(
-                        seeded(name, seed, config), collection, [collection.bm25, retrieval.ranking], config,
-                        INTERPOLATED,
-                    )  # fmt: skip
+                    rankings = fused_with_bm25(
+                        seeded(name, seed, config), collection, retrieval.ranking, config, INTERPOLATED
+                    )
                     results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in of_ours(results.systems)}

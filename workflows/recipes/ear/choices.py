@@ -47,7 +47,7 @@ class Choices:
             )
             for name, one in expansions.items()
         ]  # fmt: skip
-        return self.setting.fused(label, rankings)
+        return self.setting.fused(label, rankings, lexical=range(len(rankings)))
 
     def all_expansions(
         self, expansions: dict[str, Expansions], generators: Generators, config: AllExpansionsConfig
@@ -66,4 +66,4 @@ class Choices:
                 ranking=one.ranking, otherwise=self.setting.bm25, split=self.setting.split,
                 config=self.setting.fusion(config),
             ))  # fmt: skip
-        return self.setting.fused("all expansions", rankings)
+        return self.setting.fused("all expansions", rankings, lexical=range(len(rankings)))

@@ -53,9 +53,10 @@ class Dense:
 
     def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
         """A system's ranking fused with the dense retriever's."""
-        label = self.setting.label(f"{system} + dense", seed)
+        label, config = self.setting.label(f"{system} + dense", seed), self.setting.config
+        lexical = [] if system in config.evaluate.other_rankings else [0]
         return self.setting.fused(
-            label, [ranking, retrieval.ranking(self.setting.split)], self.setting.config.dense_fusion
+            label, [ranking, retrieval.ranking(self.setting.split)], config.dense_fusion, lexical=lexical
         )
 
     def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Retrieval) -> Step:
@@ -73,4 +74,4 @@ class Dense:
             )  # fmt: skip
             of_choices = replace(retrieval, label=title, data=asked, model=replace(retriever, tokens=tokens))
             rankings.append(of_choices.ranking(self.setting.split))
-        return self.setting.fused(f"{label} issued to dense", rankings)
+        return self.setting.fused(f"{label} issued to dense", rankings, lexical=[])

@@ -102,7 +102,7 @@ def _unseeded(ear: Ear, expansions: dict[str, Expansions], firsts: list[Step], r
     best = [ear.choices.choose(name, one, one.ranks, "best") for name, one in expansions.items()]
     rankings = {"RM3": rm3} if rm3 is not None else {}
     for system, choices in {"first expansion": firsts, "concat": concat, "best query": best}.items():
-        rankings[system] = ear.setting.fused(system, choices)
+        rankings[system] = ear.setting.fused(system, choices, lexical=range(len(choices)))
     if ear.config.all_expansions is not None:
         rankings["all expansions"] = ear.choices.all_expansions(expansions, ear.generators, ear.config.all_expansions)
     return rankings
@@ -188,7 +188,7 @@ class Seed:
         among fewer expansions (Table 3.8). The first of these rankings, by generator and fused."""
         config, label = self.ear.config, self.ear.setting.label(system, self.seed)
         choices = self._choices(label, predictions)
-        ranking = self.ear.setting.fused(label, choices)
+        ranking = self.ear.setting.fused(label, choices, lexical=range(len(choices)))
         self.results.add(system, ranking, seed=self.seed)
         self._add_with_dense(system, ranking, retrieval)
         if config.to_dense:
@@ -196,7 +196,8 @@ class Seed:
         for number in config.fewer_expansions:
             few = f"{system} N={number}"
             label = self.ear.setting.label(few, self.seed)
-            fused = self.ear.setting.fused(label, self._choices(label, predictions, number))
+            fewer = self._choices(label, predictions, number)
+            fused = self.ear.setting.fused(label, fewer, lexical=range(len(fewer)))
             self.results.add(few, fused, seed=self.seed)
         return choices, ranking
 

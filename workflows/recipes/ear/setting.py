@@ -1,5 +1,6 @@
 """What all parts of EAR share: a collection, its start retriever, BM25, and how rankings are fused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparring.components.retrieval.fusion import FusionConfig
@@ -61,13 +62,16 @@ class Setting:
         """The ranking of BM25 with RM3; None where the config asks for none."""
         return None if self.config.rm3 is None else self.collection.bm25_with_feedback(self.split, self.config.rm3)
 
-    def fused(self, label: str, rankings: list[Step], config: FusionConfig | None = None) -> Step:
-        """Several rankings of the measured queries as one (Appendix B.3)."""
+    def fused(
+        self, label: str, rankings: list[Step], config: FusionConfig | None = None, *, lexical: Sequence[int]
+    ) -> Step:
+        """Several rankings of the measured queries as one (Appendix B.3); `lexical` are the numbers, from 0, of those
+        by BM25."""
         if len(rankings) == 1:
             return rankings[0]
         return step(
             f"{label} fused", fuse, data=self.collection.data, rankings=rankings, split=self.split,
-            config=self.fusion(config or self.config.fusion, lists=len(rankings)),
+            config=self.fusion(config or self.config.fusion, lists=len(rankings)), lexical=list(lexical),
         )  # fmt: skip
 
     def fusion(self, config: FusionConfig, *, lists: int | None = None) -> FusionConfig:
