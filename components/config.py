@@ -54,6 +54,14 @@ def printable(line: str) -> str:
     return line if len(line) <= LINE else f"{line[: LINE // 2]} ... {line[-LINE // 3 :]}"
 
 
+CONTROLS = {
+    **dict.fromkeys([*range(32), *range(127, 160), 0x2028, 0x2029], " "),
+    **dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]),
+}
+"""What a terminal would obey in a text, for `str.translate`: control characters become spaces, and marks that turn the
+direction of what follows are left out."""
+
+
 class Config(BaseModel):
     """Base of every config: unknown keys are errors, and the docstring below a field is its help text."""
 

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import io
 import os
 import signal
 import sys
@@ -78,6 +79,13 @@ def main(words: list[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called, as by `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may have fewer characters than a text, as with LANG=C
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for word in sys.argv[1:] if words is None else words:
+        if any("\ud800" <= one <= "\udfff" for one in word):
+            print(f"error: argument {word!a}: not UTF-8. Write it in UTF-8; rename a file or folder that is called so, "
+                  "or enter the folder and give `.`", file=sys.stderr)  # fmt: skip
+            return 2
     if not (sys.argv[1:] if words is None else words):
         print(GUIDE.format(program=program()) + parser().format_help(), end="")
         return 0

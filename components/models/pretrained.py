@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,11 @@ from sparring.components.models.layers import keep_layers
 from sparring.components.models.over_base import adapted
 from sparring.components.models.seeding import seeded
 from sparring.components.models.special_tokens import pad_with_any
+
+_shapes = ContextVar("_shapes", default=False)
+"""Whether models are made without the values of their weights."""
+NEW = re.compile("pooler|crossattention")
+"""Parts of an encoder that a pre-trained one may lack: they are not used, or are trained."""
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -85,7 +92,7 @@ def plain_causal_language_model(source: Pretrained, folder: str) -> Any:
                if getattr(config, key, None) not in (None, 1)]  # fmt: skip
     if changed:
         raise UserError(f"pooling: token: the logits of {source.model} have {changed[0]}; accepted: last, mean")
-    model, about = read(AutoModelForCausalLM, source, folder, output_loading_info=True)
+    model, about = _read(AutoModelForCausalLM, source, folder)
     if about["missing_keys"]:
         raise UserError(f"pooling: token: {source.model} has no head of a language model "
                         f"({', '.join(sorted(about['missing_keys']))} is missing); accepted: last, mean")  # fmt: skip
@@ -186,31 +193,78 @@ def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[Non
         raise UserError(f"model: {source.model}: {what}: {why}") from None
 
 
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Make models in this block without reading weights, and without fetching any: only whether all fits is checked."""
+    token = _shapes.set(True)
+    try:
+        with torch.device("meta"):
+            yield
+    finally:
+        _shapes.reset(token)
+
+
 def read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:
-    """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded."""
+    """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded, or if its weights and its
+    `config.json` do not belong together."""
+    return _read(auto, source, folder, **options)[0]
+
+
+def _read(auto: Any, source: Pretrained, folder: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The model, and what Transformers says of its weights."""
     where, config = locate_model(source.model), huggingface_config(source, folder)
     if source.dropout is not None:
         known = [key for key in DROPOUTS if hasattr(config, key)]
         if not known:
             raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
         options |= dict.fromkeys(known, source.dropout)
+    if _shapes.get():
+        options |= {"device_map": "meta", "local_files_only": True}
     with _loading(source):
-        return load(auto, where, revision=source.revision, subfolder=folder, **options)
+        model, about = load(auto, where, revision=source.revision, subfolder=folder, **options)
+    _check_fit(source, model, about)
+    return model, about
 
 
-def load(auto: Any, where: str, **options: Any) -> Any:
-    """`from_pretrained` in fp32, without the pooler if the architecture has one."""
-    options |= {"dtype": torch.float32}
+def _check_fit(source: Pretrained, model: Any, about: dict[str, Any]) -> None:
+    """UserError where weights do not fit the architecture in `config.json`: weights that are not there would be random
+    numbers. A head may be lacking."""
+    base = getattr(model, model.base_model_prefix, model)
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    own = {prefix + name for name in base.state_dict()}
+    both = "accepted: a model whose weights and config.json belong together"
+    for name, there, wanted in sorted(about["mismatched_keys"], key=lambda one: (one[0] not in own, one[0])):
+        if name in own or not type(model).__name__.endswith("ForSequenceClassification"):
+            raise UserError(f"model: {source.model}: its weights do not fit its config.json: {name} has the shape "
+                            f"{list(there)}, and {list(wanted)} by config.json; {both}")  # fmt: skip
+        raise UserError(f"model: {source.model}: its head gives {there[0]} scores for a pair, and a ranker gives one; "
+                        "accepted: a model with one label (num_labels), or `pooling: first` or `mean`, which put a new "
+                        "head on its encoder")  # fmt: skip
+    if lacking := sorted(name for name in own & set(about["missing_keys"]) if not NEW.search(name)):
+        raise UserError(f"model: {source.model}: its weights do not fit its config.json: {lacking[0]} is not among "
+                        f"them; {both}")  # fmt: skip
+    forms = {re.sub(r"\d+", "0", name) for name in own}
+    unexpected = (f"{prefix}{name.removeprefix(prefix)}" for name in about["unexpected_keys"])
+    if layers := sorted(name for name in unexpected if re.sub(r"\d+", "0", name) in forms):
+        raise UserError(f"model: {source.model}: its weights do not fit its config.json: {layers[0]} has no place "
+                        f"there; {both}; `layers` of this config leaves layers out")  # fmt: skip
+
+
+def load(auto: Any, where: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """`from_pretrained` in fp32, without the pooler if the architecture has one, and what it says of the weights."""
+    options |= {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
     if auto is AutoModel:
         place = {key: options[key] for key in ("revision", "subfolder") if key in options}
         config = AutoConfig.from_pretrained(where, **place)
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would load T5's decoder too
             auto = AutoModelForTextEncoding
+    found: tuple[Any, dict[str, Any]]
     try:
-        return auto.from_pretrained(where, **options)
+        found = auto.from_pretrained(where, **options)
     except TypeError:
         options.pop("add_pooling_layer", None)  # DistilBERT, T5 and all decoders have none
-        return auto.from_pretrained(where, **options)
+        found = auto.from_pretrained(where, **options)
+    return found
 
 
 def tokenizer(source: Pretrained, folder: str = "") -> Any:

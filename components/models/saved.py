@@ -104,7 +104,9 @@ def load_masked_language_model(folder: Path) -> Any:
 def _whole(auto: Any, folder: Path, *, unused: str | None = None, **options: Any) -> Any:
     """A model that `save_tower` wrote; Damaged where its file lacks weights, which would be random numbers, but those
     whose names have `unused` in them."""
-    model, about = pretrained.load(auto, str(folder), output_loading_info=True, **options)
+    model, about = pretrained.load(auto, str(folder), **options)
+    if wrong := sorted(name for name, *_ in about["mismatched_keys"]):
+        raise Damaged(f"{folder}: weights of {wrong[0]} that do not fit its config.json", folder)
     if lacking := sorted(name for name in about["missing_keys"] if unused is None or unused not in name):
         raise Damaged(f"{folder}: no weights of {lacking[0]}", folder)
     return model
@@ -143,7 +145,11 @@ def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
 
 
 def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
-    """Load the parameters that `save_weights` wrote."""
+    """Load the parameters that `save_weights` wrote. Damaged where they are of another module."""
     with naming_damage(path):
-        weights = load_file(path)
-    module.load_state_dict({name.removeprefix(prefix): value for name, value in weights.items()})
+        weights = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
+    there, wanted = ({name: list(value.shape) for name, value in of.items()} for of in (weights, module.state_dict()))
+    if there != wanted:
+        raise Damaged(f"{path}: weights of the shapes {there}, and {wanted} by the folder's configs", path)
+    if not next(module.parameters()).is_meta:  # else only whether all fits is checked
+        module.load_state_dict(weights)

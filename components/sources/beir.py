@@ -1,7 +1,8 @@
 """A BEIR folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, each plain or .gz.
 
-`queries.jsonl` may hold answers, a list of texts, in `metadata.answers` or `answers`. A query belongs to the split
-whose qrels judge it. A query without judgements has the split `unjudged`, and is left out if `splits` is given.
+`queries.jsonl` may hold answers, a list of texts or SQuAD's, in `metadata.answers` or `answers`. A query belongs to
+the split whose qrels judge it. A query without judgements has the split `unjudged`, and is left out if `splits` is
+given.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from sparring.components.sources.records import (
     Document,
     Judgement,
     Query,
+    answer_texts,
     document,
     first_splits,
     judgement,
@@ -74,9 +76,8 @@ def _query(item: Item, splits: dict[str, str]) -> Query | Bad:
         return Bad("wrong columns", item.place, "expected _id and text")
     metadata = item.value.get("metadata")
     answers = metadata.get("answers") if isinstance(metadata, dict) else None
-    beside = item.value.get("answers")
-    if answers is None and isinstance(beside, list) and all(isinstance(one, str) for one in beside):
-        answers = beside
+    if answers is None:
+        answers = answer_texts(item.value.get("answers"))  # of something else it may be the name
     split = splits.get(str(item.value["_id"]), UNJUDGED)
     return query(item.value["_id"], item.value["text"], answers, split, item.place)
 

@@ -40,8 +40,9 @@ class Table(Config):
     """The dataset's split; needed unless `path` holds a single table."""
     revision: str | None = None
     """Commit, tag or branch on the hub. Only a commit guarantees that the same data is read again."""
-    columns: dict[str, str] = {}
-    """The table's names of columns that it calls differently, such as `{doc_id: _id}`."""
+    columns: dict[str, str | None] = {}
+    """The table's names of columns that it calls differently, such as `{doc_id: _id}`. Null leaves a column out that
+    the table may do without, such as `{answers: null}`."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

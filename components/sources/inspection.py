@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -65,6 +66,7 @@ class Texts:
     def __init__(self) -> None:
         self.count = 0
         self.ids, self.texts, self.records = Column(), Column(), Column()
+        self.forms = dict[str, str]()  # of ids that have others in Unicode: the id of each NFC form
         self.samples: list[tuple[str, str]] = []
         self.sample = Sample()
         self._words: list[int] = []
@@ -73,6 +75,8 @@ class Texts:
         """Count a record."""
         self.count += 1
         self.ids.add(name)
+        if not name.isascii() and len(self.forms) < LENGTHS:
+            self.forms[unicodedata.normalize("NFC", name)] = name
         self.texts.add(text)
         self.records.add(name, text, *others)
         self.sample.add(text)
@@ -155,8 +159,8 @@ class Inspection:
         told = np.concatenate([no_query, no_document, elsewhere])
         others = np.setdiff1d(grades.unlike(grades, pairs.first_in(pairs)), told)
         read = source.read_qrels
-        self._refuse(MISSING[0], no_query, read, lambda one: (one.query_id, _listed(one.query_id)))
-        self._refuse(MISSING[1], no_document, read, lambda one: (one.doc_id, _listed(one.doc_id)))
+        self._refuse(MISSING[0], no_query, read, lambda one: (one.query_id, _missing(one.query_id, self.queries)))
+        self._refuse(MISSING[1], no_document, read, lambda one: (one.doc_id, _missing(one.doc_id, self.documents)))
         self._refuse(TWO_SPLITS, elsewhere, read, _in_two_splits)
         self._refuse(TWO_RELEVANCES, others, read, lambda one: (
             one.query_id, f"{one.doc_id!r} has {one.relevance} here, another before"))  # fmt: skip
@@ -191,9 +195,17 @@ class Inspection:
         return right / max(1, self.judged_by_split.total())
 
 
-def _listed(name: str) -> str:
-    """What to say of an id that is not there."""
-    return LISTED if is_list(name) else ""
+def _missing(name: str, table: Texts) -> str:
+    """What to say of an id that is not there: that it is in another Unicode form, or several ids."""
+    there = table.forms.get(unicodedata.normalize("NFC", name))
+    if there is None:
+        return LISTED if is_list(name) else ""
+    forms = [next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, one)), "neither NFC nor NFD")
+             for one in (name, there)]  # fmt: skip
+    return (
+        f"it is there in another Unicode form: {forms[0]} here, {forms[1]} there. Write both files in one form, as "
+        "`uconv -x any-nfc FILE` does"
+    )
 
 
 def _in_two_splits(record: Query | Judgement) -> tuple[str, str]:

@@ -48,13 +48,14 @@ def patterns(files: Files) -> dict[str, str | None]:
 
 
 class Columns(Config):
-    """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`."""
+    """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`. Null leaves a column
+    out that a table may do without, such as `queries: {answers: null}`."""
 
-    documents: dict[str, str] = {}
+    documents: dict[str, str | None] = {}
     """Names of doc_id, title and text."""
-    queries: dict[str, str] = {}
+    queries: dict[str, str | None] = {}
     """Names of query_id, text, answers and split; of pairs also of relevance."""
-    qrels: dict[str, str] = {}
+    qrels: dict[str, str | None] = {}
     """Names of query_id, doc_id, relevance and split."""
 
 
@@ -182,14 +183,14 @@ class Source(base.Source):
                 raise UserError(f"{path}: no {role}, and `{role}` says that the split {split} is there")
 
     def _read(
-        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """The rows of one file, with their places."""
         return read_rows(path, needed, optional, columns)
 
 
 def read_rows(
-    path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+    path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows with our names of the columns, and the place of each; a missing optional column is None."""
     with opened(path) as file:
@@ -216,20 +217,25 @@ def plain_rows(
                 yield row, f"{path}: row {number}"
 
 
-def check_ours(place: str, accepted: list[str], columns: dict[str, str]) -> None:
+def check_ours(place: str, accepted: list[str], columns: dict[str, str | None]) -> None:
     """UserError where a name of a column is declared for one that we do not have."""
     if unknown := columns.keys() - {*accepted}:
         raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {listing(accepted)}")
 
 
 def theirs_of(
-    place: str, present: list[str], needed: list[str], optional: list[str], columns: dict[str, str]
+    place: str, present: list[str], needed: list[str], optional: list[str], columns: dict[str, str | None]
 ) -> dict[str, str | None]:
     """The table's name of each of our columns, None for an optional one that it lacks; UserError for a wrong name."""
     check_ours(place, [*needed, *optional], columns)
     theirs: dict[str, str | None] = {}
     for name in (*needed, *optional):
         column = columns.get(name, name)
+        if column is None:
+            if name in needed:
+                raise UserError(f"{place}: columns: {name}: null, and this column is needed; accepted: its name")
+            theirs[name] = None
+            continue
         if column not in present and (name in needed or name in columns):
             raise UserError(f"{place}: wrong columns: no column {column!r} for {name}; it has {listing(present)}")
         if present.count(column) > 1:

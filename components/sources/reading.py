@@ -6,6 +6,7 @@ import csv
 import gzip
 import itertools
 import json
+import re
 import stat
 import warnings
 import zlib
@@ -317,6 +318,25 @@ class _Buffer:
             raise UserError(f"{self.path}: cannot be read: {error}") from None
         self.text, self.position = waiting + more, 0
         return bool(raw)
+
+
+TREC = {"a ranking": r"\S+\s+(\d+|Q0)\s+\S+\s+\d+\s+-?\d\S*\s+\S+", "judgements": r"\S+\s+(\d+|Q0)\s+\S+\s+-?\d+"}
+"""How the lines of TREC's files are written."""
+BEGINNING = 1 << 16
+"""So many bytes of a file tell whether it is one of TREC's."""
+
+
+def of_trec(path: Path) -> str | None:
+    """Which of TREC's files a file is by its first lines, whatever its name: `judgements`, `a ranking`, or None."""
+    try:
+        with _open(path) as file:
+            text = file.read(BEGINNING)
+        text = text if len(text) < BEGINNING else text.rpartition(b"\n")[0]
+        lines = [line.strip() for line in text.decode().splitlines()[:LOOKED_AT] if line.strip()]
+    except (UserError, OSError, EOFError, ValueError, zlib.error):  # no text, or no file that can be read
+        return None
+    of = (kind for kind, form in TREC.items() if all(re.fullmatch(form, line) for line in lines))
+    return next(of, None) if lines else None
 
 
 def regular(path: Path) -> Path:

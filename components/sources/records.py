@@ -87,7 +87,7 @@ UNJUDGED = "unjudged"
 
 
 def document(
-    doc_id: Any, title: Any, text: Any, place: str, *, columns: Mapping[str, str] | None = None
+    doc_id: Any, title: Any, text: Any, place: str, *, columns: Mapping[str, str | None] | None = None
 ) -> Document | Bad:
     """A checked document; a title or text of None is empty. The table's names of columns are for messages."""
     name = _id(doc_id, "document", place, _column("doc_id", columns))
@@ -96,7 +96,7 @@ def document(
     lacks = _lacks(_column("text", columns)) if text is None else ""
     title, text = ("" if value is None else value for value in (title, text))
     if not isinstance(title, str) or not isinstance(text, str):
-        return Bad("wrong columns", place, "title and text must be text", name)
+        return Bad("wrong columns", place, _untextual(title, text, columns), name)
     if not title.strip() and not text.strip():
         return Bad("document with neither title nor text", place, lacks, name)
     if bad := _undecoded((title, text), place, name):
@@ -104,10 +104,17 @@ def document(
     return Document(name, title, text, place)
 
 
+def _untextual(title: Any, text: Any, columns: Mapping[str, str | None] | None) -> str:
+    """Which of a document's title and text is no text."""
+    ours, value = ("text", text) if isinstance(title, str) else ("title", title)
+    how = _left_out("documents", "title", columns) if ours == "title" else ""
+    return f"{_column(ours, columns) or ours} must be text, and is {value!r:.60}{how}"
+
+
 def query(
-    query_id: Any, text: Any, answers: Any, split: str, place: str, *, columns: Mapping[str, str] | None = None
+    query_id: Any, text: Any, answers: Any, split: str, place: str, *, columns: Mapping[str, str | None] | None = None
 ) -> Query | Bad:
-    """A checked query; answers of None are an empty list. The table's names of columns are for messages."""
+    """A checked query, with the texts of its answers. The table's names of columns are for messages."""
     name = _id(query_id, "query", place, _column("query_id", columns))
     if isinstance(name, Bad):
         return name
@@ -115,19 +122,40 @@ def query(
         return Bad("wrong columns", place, "the text of a query must be text", name)
     if text is None or not text.strip():
         return Bad("empty query", place, _lacks(_column("text", columns)) if text is None else "", name)
-    answers = [] if answers is None else answers
-    if not isinstance(answers, (list, tuple)) or not all(isinstance(answer, str) for answer in answers):
-        return Bad("answers that are not a list of texts", place, id=name)
+    texts = answer_texts(answers)
+    if texts is None:
+        detail = f"got {answers!r:.60}{_left_out('queries', 'answers', columns)}"
+        return Bad("answers that are not a list of texts", place, detail, name)
     if not is_split(split):
-        return Bad("split without a name", place, _of_split(split), name)
-    if bad := _undecoded((text, *answers), place, name):
+        return Bad("split without a name", place, _of_split(split) + _left_out("queries", "split", columns), name)
+    if bad := _undecoded((text, *texts), place, name):
         return bad
-    return Query(name, text, list(answers), split, place)
+    return Query(name, text, texts, split, place)
+
+
+def answer_texts(answers: Any) -> list[str] | None:
+    """Return the texts of a query's answers: a list of texts, or SQuAD's `{"text": [...], "answer_start": [...]}`. If
+    the value is anything else, return None. A null is no answer.
+
+    >>> answer_texts({"text": ["Ann"], "answer_start": [6]}), answer_texts([None, "Ann"]), answer_texts(None)
+    (['Ann'], ['Ann'], [])
+    """
+    if isinstance(answers, Mapping) and "text" in answers:
+        answers = [answers["text"]] if isinstance(answers["text"], str) else answers["text"]
+    if answers is None:
+        return []
+    if not isinstance(answers, (list, tuple)):
+        return None
+    texts = [one["text"] if isinstance(one, Mapping) and "text" in one else one for one in answers]
+    if not all(isinstance(one, str | None) for one in texts):
+        return None
+    return [one for one in texts if one is not None]
 
 
 def judgement(
-    query_id: Any, doc_id: Any, relevance: Any, split: str, place: str, *, columns: Mapping[str, str] | None = None
-) -> Judgement | Bad:
+    query_id: Any, doc_id: Any, relevance: Any, split: str, place: str, *,
+    columns: Mapping[str, str | None] | None = None,
+) -> Judgement | Bad:  # fmt: skip
     """A checked judgement. The table's names of columns are for messages."""
     query_name = _id(query_id, "query", place, _column("query_id", columns))
     doc_name = _id(doc_id, "document", place, _column("doc_id", columns))
@@ -154,9 +182,14 @@ def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
     return splits
 
 
-def _column(ours: str, columns: Mapping[str, str] | None) -> str | None:
+def _column(ours: str, columns: Mapping[str, str | None] | None) -> str | None:
     """The table's name of a column; None where the record is of no table with columns."""
-    return None if columns is None else columns.get(ours, ours)
+    return None if columns is None else columns.get(ours) or ours
+
+
+def _left_out(table: str, ours: str, columns: Mapping[str, str | None] | None) -> str:
+    """How to leave a column out that a table may do without; empty where the record is of no table with columns."""
+    return "" if columns is None else f"; `columns: {{{table}: {{{ours}: null}}}}` leaves the column out"
 
 
 def _lacks(column: str | None) -> str:

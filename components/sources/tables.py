@@ -1,5 +1,5 @@
 """Tables in files of other programs: .csv, .tsv, .jsonl and .parquet with named columns, and .txt with a text a line;
-plain or, but for Parquet, .gz.
+plain or, but for Parquet, .gz. Qrels may be TREC's, without a header and under any name: they are known by their lines.
 
 As with `format: parquet` there is a table of documents, one of queries and one of qrels, and `columns` says which
 columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
@@ -13,8 +13,9 @@ many cells, stops the run with `on_bad: drop` too: nobody could say any more whi
 
 import hashlib
 import json
+import re
 import token
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import StringIO
 from itertools import islice
@@ -27,10 +28,30 @@ from pydantic import model_validator
 from sparring.components.config import UserError, listing
 from sparring.components.sources import base, parquet
 from sparring.components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
-from sparring.components.sources.reading import Item, Row, first_keys, literal, read_csv, read_lines, read_objects
-from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
+from sparring.components.sources.reading import (
+    Item,
+    Row,
+    first_keys,
+    literal,
+    of_trec,
+    read_csv,
+    read_lines,
+    read_objects,
+)
+from sparring.components.sources.records import (
+    Bad,
+    Document,
+    Judgement,
+    Query,
+    answer_texts,
+    document,
+    judgement,
+    query,
+)
 
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
+TREC = ["query_id", "iteration", "doc_id", "relevance"]
+"""The columns of TREC's qrels, which have no header and any name."""
 IDS = {"documents": "doc_id", "queries": "query_id", "qrels": "query_id"}
 """The column of ids that the rows of a table may do without: they are numbered."""
 
@@ -57,7 +78,7 @@ class Source(parquet.Source):
             raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
         if self.qrels is not None and self.queries is None:
             raise ValueError("qrels: needs `queries`, as it says what is relevant to which of them")
-        for pattern in (*patterns(self.documents), *patterns(self.queries), *patterns(self.qrels)):
+        for pattern in (*patterns(self.documents), *patterns(self.queries)):  # TREC's qrels may have any name
             if kind_of(pattern) not in KINDS:
                 raise ValueError(f"{pattern}: is no table; accepted: {listing(KINDS)}")
         return self
@@ -89,7 +110,11 @@ class Source(parquet.Source):
         rows = ((names(row)[0], row, place) for row, place in self._rows("documents", ["doc_id", "text"], ["title"]))
         documents = ((name, place) for name, row, place in rows if not both or row["path"] in both)
         columns = self.columns.queries
-        graded = "relevance" in columns or any(_has(path, "relevance") for path in self._splits("queries"))
+        graded = (
+            columns["relevance"] is not None
+            if "relevance" in columns
+            else any(_has(path, "relevance") for path in self._splits("queries"))
+        )
         for asked in self._asked():
             paired = next(documents, None)
             if paired is None:
@@ -128,8 +153,9 @@ class Source(parquet.Source):
         # Rows are numbered through all files of a table. Qrels have no ids of their own, but where they are queries.
         linking = role == "qrels" and self.qrels == self.queries
         own = IDS[role] if linking or role != "qrels" else None
-        numbered = own is not None and own not in getattr(self.columns, role)
-        numbered = numbered and not any(_has(path, str(own)) for path in self._splits(role))
+        named: dict[str, str | None] = getattr(self.columns, role)
+        numbered = own is not None and named.get(own) is None
+        numbered = numbered and (own in named or not any(_has(path, str(own)) for path in self._splits(role)))
         if own is not None:
             needed, optional = [name for name in needed if name != own], [own, *optional]
         judging = own == "query_id" and self.qrels == self.queries  # else judgements may name a row by its number
@@ -156,7 +182,7 @@ class Source(parquet.Source):
             yield names({**row, "query_id": str(number), "numbered": True})
 
     def _read(
-        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
     ) -> Iterator[tuple[dict[str, Any], str]]:
         for row, place in read_table(path, needed, optional, columns, blank=self.paired):
             row["path"] = path
@@ -164,20 +190,26 @@ class Source(parquet.Source):
 
 
 def _answers(cell: str) -> list[str] | None:
-    """The answers in a cell: a list of texts, as JSON, Python or numpy write it, or one answer; None for none."""
-    if cell.lstrip().startswith("["):
+    """The answers in a cell: a list of texts or SQuAD's answers, as JSON, Python or numpy write them, or one answer;
+    None for none."""
+    if cell.lstrip().startswith(("[", "{")):
         for read in (json.loads, _literals):
             with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError, TokenError):
-                found = [one for one in read(cell) if one is not None]
-                if all(isinstance(one, str) for one in found):
+                if (found := answer_texts(read(cell))) is not None:
                     return found
     return [cell] if cell.strip() else None
 
 
-def _literals(cell: str) -> list[Any]:
-    """A list of Python's literals. Where texts stand side by side, as numpy writes them, each is one, and not all
-    together one as in Python. What is no list is a TypeError."""
-    found = literal(cell)
+ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
+"""A list of numpy's inside another value."""
+
+
+def _literals(cell: str) -> Any:
+    """A list or dictionary of Python's literals. Where texts stand side by side, as numpy writes them, each is one, and
+    not all together one as in Python. What is neither is a TypeError."""
+    found = literal(ARRAY.sub(r"\1", cell))
+    if isinstance(found, dict):
+        return found
     if not isinstance(found, list):
         raise TypeError("no list")
     texts = [one.string for one in generate_tokens(StringIO(cell.strip()).readline) if one.type == token.STRING]
@@ -230,7 +262,7 @@ def kind_of(name: str) -> str:
 
 
 def read_table(
-    path: Path, needed: list[str], optional: list[str], columns: dict[str, str], *, blank: bool
+    path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None], *, blank: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows with our names of the columns, and the place of each; a missing optional column is None."""
     kind = kind_of(path.name)
@@ -240,8 +272,13 @@ def read_table(
     if kind == ".jsonl":
         yield from _objects(path, needed, optional, columns)
         return
-    rows = read_csv(path) if kind == ".csv" else _lines(path, blank=blank)
-    if kind == ".txt":
+    judged = kind != ".csv" and of_trec(path) == "judgements"
+    if kind not in KINDS and not judged:
+        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
+    rows = read_csv(path) if kind == ".csv" else _lines(path, blank=blank, divide=str.split if judged else None)
+    if judged:
+        header, place = TREC, str(path)
+    elif kind == ".txt":
         header, place = ["text"], str(path)
     elif (first := next(rows, None)) is None:
         return
@@ -256,22 +293,23 @@ def read_table(
         yield {ours: None if i is None else row.cells[i] for ours, i in at.items()}, row.place
 
 
-def _lines(path: Path, *, blank: bool) -> Iterator[Row]:
-    """The lines of a .tsv or .txt file; what is not UTF-8 is refused."""
-    tabs = kind_of(path.name) == ".tsv"
+def _lines(path: Path, *, blank: bool, divide: Callable[[str], list[str]] | None = None) -> Iterator[Row]:
+    """The lines of a .tsv or .txt file, or of one that is divided otherwise; what is not UTF-8 is refused."""
+    tabs = kind_of(path.name) == ".tsv" or divide is not None
+    divide = divide or (lambda text: text.split("\t"))
     for line in read_lines(path, blank=blank and not tabs):
         if isinstance(line, Bad):
             raise UserError(str(line))
-        yield Row(line.text.split("\t") if tabs else [line.text], line.place)
+        yield Row(divide(line.text) if tabs else [line.text], line.place)
 
 
 def _objects(
-    path: Path, needed: list[str], optional: list[str], columns: dict[str, str]
+    path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """The objects of a .jsonl file, of which one of the first must have what is needed, and one what has a declared
     name."""
     theirs: dict[str, str | None] | None = None
-    unseen = {ours: columns[ours] for ours in optional if ours in columns}
+    unseen = {ours: name for ours in optional if (name := columns.get(ours)) is not None}
     first: list[str] = []
     for item in read_objects(path):
         if not isinstance(item, Item):

@@ -73,7 +73,7 @@ def below(process: int) -> list[int]:
 @contextmanager
 def started(port: int) -> Iterator[Head]:
     """A head with its job server at a port; gone at the end as by a power cut, if it is not yet."""
-    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: sockets have a name of at most 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short: sockets have a path of at most 107 bytes
     token = folder / "token"
     token.touch(mode=0o600)
     token.write_text(TOKEN)

@@ -5,6 +5,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ import psutil
 from sparring.components.rng import keyed_rng
 from sparring.workflows import ROOT
 from sparring.workflows.chaos import victims
+from sparring.workflows.distributed.session import socket_folder
 from sparring.workflows.distributed.shards import MAX_DEATHS
 from sparring.workflows.store.progress import read_progress
 from sparring.workflows.store.store import LOCK, RECORD
@@ -30,6 +32,8 @@ PER_RUN, WHILE = 6, 3
 in the mean, at most."""
 HANGS = 300.0
 """Seconds after which a run that takes ten times as long as the undisturbed one is said to hang."""
+FORK_SOCKET = "pymp-12345678/listener-12345678"
+"""The path of the fork server's socket inside the folder for temporary files."""
 PRELOADED = [
     "sparring.workflows.command_line", "sparring.components.training.loop", "sparring.components.models.pretrained",
     "tensorboardX",
@@ -72,6 +76,7 @@ class Run:
         words += ["run", str(self.config), "--cluster", str(self.profile), "--no-estimate"]
         # Of what killed processes leave: it is freed, and there is nothing to say about it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+        tempfile.tempdir = str(socket_folder(tempfile.gettempdir(), FORK_SOCKET))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         process = context.Process(target=_command, args=(words, self.log))

@@ -17,6 +17,7 @@ from sparring.components.compute.processor import has_amx
 from sparring.components.config import UserError
 from sparring.components.files import nearest, unwritable
 from sparring.workflows.commands.opening import store_root
+from sparring.workflows.distributed import session
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.distributed.leftovers import leftovers
 from sparring.workflows.program import without_passwords
@@ -85,7 +86,7 @@ def _java() -> str:
 def _ray() -> str:
     import ray
 
-    return f"{ray.__version__}, {cores()} cores"
+    return f"{ray.__version__}, {cores()} cores, session files in {session.session_folder() / 'ray'}"
 
 
 def _torch() -> str:

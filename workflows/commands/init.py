@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from pathlib import Path
 
-from sparring.components.config import Config, UserError, listing, parse, printable
+from sparring.components.config import CONTROLS, Config, UserError, listing, parse, printable
 from sparring.components.data.own_documents import remark
 from sparring.components.files import replacing
 from sparring.components.models.configs import DualEncoderConfig
@@ -16,7 +16,7 @@ from sparring.components.sources.inspection import MISSING, Inspection
 from sparring.components.sources.parquet import patterns
 from sparring.components.sources.recognition.files import Keys
 from sparring.components.sources.recognition.recognise import recognise
-from sparring.components.sources.recognition.remarks import ids_of_other_case, numbered, remarks, unused
+from sparring.components.sources.recognition.remarks import ids_of_other_form, numbered, remarks, unused
 from sparring.components.sources.records import NOT_UTF8
 from sparring.components.sources.survey import relevant_documents
 from sparring.components.yaml_files import yaml_line
@@ -26,7 +26,6 @@ from sparring.workflows.program import program
 from sparring.workflows.recipes.adapt.config import START_MODEL
 
 WIDTH = 100
-CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
 
 
 class Declared(Config):
@@ -58,7 +57,7 @@ def call(arguments: argparse.Namespace) -> None:
     found = Inspection(source)
     if not found.documents.count:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
-    for line in (*remarks(arguments.folder, keys), "", *summary(found)):
+    for line in (*remarks(arguments.folder, keys, source.files().values()), "", *summary(found)):
         print(printable(line))
     spoken = languages.of_samples(found.documents.sample, found.queries.sample)
     start = languages.of_start_model(spoken, DualEncoderConfig(**START_MODEL))
@@ -67,11 +66,13 @@ def call(arguments: argparse.Namespace) -> None:
     with replacing(file) as temporary:
         text = config_text(keys, found, file) + languages.config_lines(spoken, start)
         temporary.write_text(text, encoding="utf-8")
-    steps: tuple[str, ...] = _next(file)
+    steps: tuple[str, ...] = _next(file, found)
+    if found.bad:
+        steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
     if found.unread_judgements and not found.judgements:
         steps = ("mend the files: none of their judgements can be read",)
     elif found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
-        if case := ids_of_other_case(arguments.folder, keys):
+        if case := ids_of_other_form(arguments.folder, keys):
             steps = (f"mend the files: {case}",)
         elif keys["format"] in ("tables", "parquet"):
             steps = (f"say in {file} which columns have the ids that the judgements name:",
@@ -124,7 +125,7 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
     """The config: two keys, and what a reader may want to know or change, as comments."""
     splits = ", ".join(f"{count:,} {split}" for split, count in found.by_split.items())
     holds = f"{found.documents.count:,} documents; queries: {splits or 'none'}"
-    plan, run = _next(file)
+    plan, run = _next(file, found)
     lines = [
         *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
         f"    {plan}     every step, and the numbers chosen for this collection, with why",
@@ -166,9 +167,10 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-def _next(file: Path) -> tuple[str, str]:
-    """The commands that come next."""
-    return f"{program()} plan {shlex.quote(str(file))}", f"{program()} run {shlex.quote(str(file))}"
+def _next(file: Path, found: Inspection) -> tuple[str, str]:
+    """The commands that come next, which leave out the records that cannot be used."""
+    drop = " --set data.on_bad=drop" if found.bad else ""
+    return f"{program()} plan {shlex.quote(str(file))}{drop}", f"{program()} run {shlex.quote(str(file))}{drop}"
 
 
 def _to_use(left: list[str], keys: Keys, folder: Path, file: Path) -> list[str]:
@@ -204,7 +206,7 @@ def _have(count: int) -> str:
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:
     """Some records, a line each; a terminal would obey control characters."""
-    return ["  " + textwrap.shorten(f"{name}: {text}".translate(CONTROLS), WIDTH, placeholder=" ...")
+    return ["  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
             for name, text in samples]  # fmt: skip
 
 

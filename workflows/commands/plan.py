@@ -91,8 +91,8 @@ def call(arguments: argparse.Namespace) -> None:
         print(told)
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
+    Refusals(waiting, store, profile).check(artifacts=False)
     if profile is not None:
-        Refusals(waiting, store, profile).check(artifacts=False)
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     own = graph(experiment.wanted)
     for line in _languages(own):
@@ -183,11 +183,10 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
             continue
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
-        if profile is not None:
-            try:
-                Refusals(waiting, store, profile).check(artifacts=False)
-            except UserError as error:
-                raise UserError(f"{path}: {error}") from None
+        try:
+            Refusals(waiting, store, profile).check(artifacts=False)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
         _say_changes(graph(experiment.wanted), store, f"{path}: `run`")
         seen |= {node.fingerprint for node in waiting}

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from sparring.components.config import UserError
+from sparring.components.config import CONTROLS, UserError, printable
 from sparring.components.systems import config as configs
 from sparring.components.systems.system import Hit, System
 from sparring.workflows.commands.opening import add_cluster, add_config, opened, store_root
@@ -19,8 +19,6 @@ from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.serving import running
 from sparring.workflows.stages import experiments, systems
 
-CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], " ")
-"""Control characters, and what is printed in their place: a terminal would obey those in a document."""
 USUAL = 5
 """Documents to show where nobody says how many."""
 SCORES = {"lexical": "BM25 {:.2f}", "dense": "retriever {:.3f}", "ranker": "ranker {:.2f}"}
@@ -52,8 +50,8 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.query is not None and not arguments.query.strip():
         raise UserError(f"QUERY: got {arguments.query!r}; accepted: a text that is not blank")
     for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
-        title, doc_id, text = (part.translate(CONTROLS) for part in (hit.title, hit.doc_id, hit.text))
-        print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {doc_id}")
+        title, text = (part.translate(CONTROLS) for part in (hit.title, hit.text))
+        print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {printable(hit.doc_id)}")
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
 
 

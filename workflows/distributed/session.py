@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import psutil
 
 from sparring.components import modules
 from sparring.components.config import UserError
+from sparring.components.files import unwritable
 from sparring.components.timing import timed
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.leftovers import driver_of
@@ -43,6 +45,11 @@ SETTINGS = {
     "RAY_task_oom_retries": "3",
 }
 """Environment variables for Ray; those that this process's environment already has stay as they are."""
+
+SOCKET_BYTES = 103 if sys.platform == "darwin" else 107
+"""The longest path that a Unix socket may have, in bytes."""
+SESSION_SOCKET = "ray/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
+"""The longest path of a Ray session's socket, inside the folder for temporary files."""
 
 
 def set_ray_environment() -> None:
@@ -103,6 +110,7 @@ def _start(ray: Any, cluster: Cluster) -> None:
             print(f"Ray's dashboard: http://{dashboard}", file=sys.stderr, flush=True)
         return
     _write_token()
+    place = session_folder()
     try:
         with _level_unsaid():
             ray.init(
@@ -111,6 +119,8 @@ def _start(ray: Any, cluster: Cluster) -> None:
                 # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
                 num_cpus=cluster.logical_cpus(),
                 object_store_memory=cluster.object_store_mb * 2**20,
+                _temp_dir=str(place / "ray"),
+                object_spilling_directory=tempfile.gettempdir(),  # it may be large where `place` is small
                 **quiet,
             )
     except ValueError as error:
@@ -142,6 +152,25 @@ def _worker_paths() -> Any:
     return WithoutCurrentFolder(runtime_env=environment, _py_driver_sys_path=[] if installed else [home])
 
 
+def session_folder() -> Path:
+    """The folder that a Ray session of this machine's is in: $RAY_TMPDIR, or the folder for temporary files."""
+    return socket_folder(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), SESSION_SOCKET)
+
+
+def socket_folder(wanted: str, socket: str) -> Path:
+    """The wanted folder, or `/tmp` if a socket's path inside the wanted one would be too long. UserError if nothing can
+    be written there."""
+    place = Path(wanted).absolute()
+    if len(os.fsencode(place / socket)) > SOCKET_BYTES:
+        place = Path("/tmp")
+    if reason := unwritable(place):
+        raise UserError(
+            f"{place}: Ray's sockets cannot be there, as {reason}. Set RAY_TMPDIR to a folder that you may write to, "
+            f"whose path has at most {SOCKET_BYTES - len(SESSION_SOCKET) - 1} bytes"
+        )
+    return place
+
+
 @contextmanager
 def _level_unsaid() -> Iterator[None]:
     """Leave out of stderr the line in which Ray's C++ code says which level its log has. Another process reads along,
@@ -163,8 +192,8 @@ def _level_unsaid() -> Iterator[None]:
         others.wait()
 
 
-CURRENT = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray keeps the address of the head that was started last on this machine, also of one that was killed."""
+CURRENT = "ray/ray_current_cluster"
+"""File in which Ray keeps the address of the head that was started last on this machine, also of a killed one."""
 ANSWER_SECONDS = 10.0
 
 
@@ -175,15 +204,16 @@ def _reach(address: str) -> None:
     drivers = [driver for driver in map(driver_of, heads) if driver is not None]
     if place == "auto" and heads and len(drivers) == len(heads):
         raise ConnectionError(f"the only one on this machine is of the run of process {drivers[0]}, and ends with it")
-    left = place == "auto" and CURRENT.is_file() and not heads
-    host, _, port = (CURRENT.read_text().strip() if left else place).rpartition(":")
+    kept = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", CURRENT)
+    left = place == "auto" and kept.is_file() and not heads
+    host, _, port = (kept.read_text().strip() if left else place).rpartition(":")
     if not port.isdecimal():  # Ray looks for it in other ways, or it is none
         return
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
         why = f"nothing listens at {host}:{port}: {error.strerror or error}"
-        raise ConnectionError(f"{why}; {CURRENT} says so, remove it" if left else why) from None
+        raise ConnectionError(f"{why}; {kept} says so, remove it" if left else why) from None
 
 
 def _require_token() -> None:

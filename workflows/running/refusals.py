@@ -45,7 +45,8 @@ def asked_by_all(first: Iterable[Step], *others: Iterable[Step]) -> list[Step]:
 class Refusals:
     """What steps refuse (`Description.refuses`), each thing asked once."""
 
-    def __init__(self, nodes: Iterable[Step], store: Store, cluster: Cluster) -> None:
+    def __init__(self, nodes: Iterable[Step], store: Store, cluster: Cluster | None) -> None:
+        """Without a cluster, what a step refuses of a profile is not asked."""
         nodes = list(nodes)
         self._store, self._cluster, self._lock = store, cluster, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
@@ -56,13 +57,15 @@ class Refusals:
         which is not there yet is not asked; nor, without `artifacts`, which may have to be fetched, one that takes
         any."""
         for key, asked in list(self._left.items()):
-            taken = list(steps_in(asked.inputs))
+            taken, profiled = list(steps_in(asked.inputs)), PROFILE in inspect.signature(asked.refuses).parameters
+            if profiled and self._cluster is None:
+                continue
             if any(node.fingerprint in self._undone for node in taken) or (taken and not artifacts):
                 continue
             del self._left[key]
             try:
                 self._store.fetch(taken)
-                profile = {PROFILE: self._cluster} if PROFILE in inspect.signature(asked.refuses).parameters else {}
+                profile = {PROFILE: self._cluster} if profiled else {}
                 asked.refuses(**resolve_inputs(asked.inputs, self._store), **profile)
             except UserError as error:
                 raise mistake(asked.step, error) from None

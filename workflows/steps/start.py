@@ -1,11 +1,14 @@
 """A start model: a pre-trained one as it is, with fewer layers or a new part where the config asks for it."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sparring.components.config import UserError
 from sparring.components.data.tokenizers import save_tokenizer
 from sparring.components.files import replacing
+from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import (
     CrossEncoderConfig,
     DualEncoderConfig,
@@ -28,14 +31,37 @@ def _cost(site: Site, *, config: Any, encoder: Made | None = None) -> Cost:
                 kept=4.0 * made.shape.parameters)  # fmt: skip
 
 
-@Description(part="data", version=2, cost=_cost)
-def start(
-    out: Path, cluster: Cluster, *,
-    config: DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig,
-    encoder: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
+
+
+def _refuses(config: StartConfig, encoder: Path | None) -> None:
+    """A model of other parts than the config wants, or whose weights do not fit its own config."""
+    from sparring.components.models import pretrained
+
+    if encoder is not None or can_be_read(config):
+        with pretrained.shapes_alone():
+            _started(config, encoder)
+
+
+@Description(part="data", version=2, cost=_cost, refuses=_refuses)
+def start(out: Path, cluster: Cluster, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
     """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
     as it is now; else from the model that the config names."""
+    model, tokenizer = _started(config, encoder)
+    with replacing(out / "tokenizer") as folder:
+        save_tokenizer(tokenizer, folder)
+    with replacing(out / "model") as folder:
+        model.save(folder, out / "tokenizer")
+    weights = sorted((out / "model").rglob("*.safetensors"))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest(),
+        "tokenizer": locate_model(config.model).rsplit("/", 1)[-1],
+    }
+
+
+def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
+    """The model and its tokenizer."""
     from sparring.components.models.cross_encoder import CrossEncoder  # they import torch and transformers
     from sparring.components.models.dual_encoder import DualEncoder
     from sparring.components.models.generator import Generator
@@ -50,13 +76,19 @@ def start(
     own = {} if encoder is None else {"model": str(encoder / "model"), "revision": None, "layers": None}
     model, tokenizer = kind.start(config.model_copy(update=own))
     model.config = model.config.model_copy(update={name: getattr(config, name) for name in own})
-    with replacing(out / "tokenizer") as folder:
-        save_tokenizer(tokenizer, folder)
-    with replacing(out / "model") as folder:
-        model.save(folder, out / "tokenizer")
-    weights = sorted((out / "model").rglob("*.safetensors"))
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "sha256": hashlib.sha256(b"".join(path.read_bytes() for path in weights)).hexdigest(),
-        "tokenizer": locate_model(config.model).rsplit("/", 1)[-1],
-    }
+    _check_vocabulary(config, model, tokenizer)
+    return model, tokenizer
+
+
+def _check_vocabulary(config: StartConfig, model: Any, tokenizer: Any) -> None:
+    """UserError if the tokenizer has tokens that the model has no embedding for."""
+    token, last = max(tokenizer.get_vocab().items(), key=lambda one: one[1])
+    tables = []
+    for part in filter(lambda module: hasattr(module, "get_input_embeddings"), model.modules()):
+        with suppress(NotImplementedError):  # a head without its encoder
+            tables.append(part.get_input_embeddings().num_embeddings)
+    if tables and last >= min(tables):
+        raise UserError(
+            f"model: {config.model}: its tokenizer does not fit its weights: the token {token!r} has the number "
+            f"{last}, and there are {min(tables)} embeddings; accepted: a model with a tokenizer of its own"
+        )

@@ -16,12 +16,13 @@ from sparring.components.sources.reading import (
     first_keys,
     first_objects,
     matching,
+    of_trec,
     read_array,
     read_csv,
     read_lines,
     read_objects,
 )
-from sparring.components.sources.tables import kind_of
+from sparring.components.sources.tables import TREC, kind_of
 
 Keys = dict[str, Any]
 """Of a source's declaration."""
@@ -58,10 +59,10 @@ def headless(path: Path, line: str) -> UserError:
 
 
 def columns_of(path: Path) -> list[str]:
-    """The names of a file's columns; UserError where the first line is a judgement of TREC's, and there are none."""
+    """The names of a file's columns."""
     kind = kind_of(path.name)
-    if kind in (".tsv", ".txt") and re.fullmatch(r"\S+\s+(0|Q0)\s+\S+\s+-?\d+\s*", line := head(path)):
-        raise headless(path, line)
+    if kind != ".csv" and of_trec(path) == "judgements":
+        return TREC
     if kind == ".txt":
         return ["text"]
     if kind == ".parquet":

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
-from sparring.components.sources.reading import is_part
+from sparring.components.sources.reading import is_part, of_trec
 from sparring.components.sources.recognition.files import Keys, by_split, columns_of, lists_in, names_in
 from sparring.components.sources.recognition.layouts import LAYOUTS, given_by
 from sparring.components.sources.recognition.links import Table
@@ -22,7 +22,9 @@ def contents_of(folder: Path, names: list[str]) -> Iterator[tuple[str, Table | s
         path = folder / name
         if name.endswith("/"):
             yield name, _parts(path)
-        elif kind_of(name) not in KINDS:
+        elif (found := of_trec(path)) == "a ranking":
+            yield name, "a ranking of TREC's; `evaluate.other_rankings` of a config takes it"
+        elif kind_of(name) not in KINDS and found is None:
             yield name, f"no table ({kind_of(name) or 'no suffix'})"
         else:
             try:
@@ -55,12 +57,15 @@ def _parts(folder: Path) -> Table | str:
     )
 
 
-def folders_left_out(place: Path) -> dict[str, str]:
-    """The folders inside a folder that are no table, with what they are."""
-    if not place.is_dir():
-        return {}
-    names = [name for name in names_in(place) if name.endswith("/")]
-    return {name: one for name, one in contents_of(place, names) if isinstance(one, str)}
+def left_out(place: Path, used: set[Path]) -> dict[str, list[str]]:
+    """What in a folder is no table, by why; files that are used, or hold what is, are left aside."""
+    found: dict[str, list[str]] = {}
+    if place.is_dir():
+        kept = {path.relative_to(place).parts[0] for path in used if path.is_relative_to(place)}
+        for name, one in contents_of(place, [name for name in names_in(place) if name.rstrip("/") not in kept]):
+            if isinstance(one, str):
+                found.setdefault(one.removeprefix(f"{place / name}:").lstrip(), []).append(name)
+    return found
 
 
 def together(folder: Path, tables: list[Table]) -> list[Table]:
@@ -68,7 +73,7 @@ def together(folder: Path, tables: list[Table]) -> list[Table]:
     tell different splits, or, of one of them, none: that is `train`."""
     alike: dict[tuple[str | None, ...], list[Table]] = {}
     for table in tables:
-        alone = kind_of(table.name) == ".txt"
+        alone = table.is_text
         alike.setdefault((table.name,) if alone else (role_of(table), *sorted(table.columns)), []).append(table)
     return [table for group in alike.values() for table in _one_of(folder, group)]
 
@@ -78,7 +83,7 @@ def _one_of(folder: Path, tables: list[Table]) -> list[Table]:
     names = [table.name for table in tables]
     if role_of(tables[0]) == "documents":
         return tables if len(tables) == 1 else [tables[0]._replace(name=listing(names), several=names)]
-    splits = None if kind_of(names[0]) == ".txt" else by_split(folder, names)
+    splits = None if tables[0].is_text else by_split(folder, names)
     return tables if splits is None else [tables[0]._replace(name=listing(names), several=splits)]
 
 
@@ -111,7 +116,7 @@ def tables_of(place: Path, keys: Keys) -> list[Table]:
 
 def about(table: Table) -> str:
     """A table for people."""
-    columns = f"columns {listing(table.columns)}" if kind_of(table.name) != ".txt" else "lines of text"
+    columns = f"columns {listing(table.columns)}" if not table.is_text else "lines of text"
     role = role_of(table)
     if given := given_by(table):
         return f"{columns}: a collection of its own, `format: {given}`"

@@ -5,6 +5,7 @@ values is the one that they name.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import islice, permutations
 from pathlib import Path
@@ -54,6 +55,11 @@ class Table(NamedTuple):
     """The files, where they are several: that of each split, if their names tell splits."""
 
     @property
+    def is_text(self) -> bool:
+        """Whether each line is a text, and there are no columns."""
+        return kind_of(self.name) == ".txt" and self.columns == ["text"]
+
+    @property
     def files(self) -> str | list[str] | dict[str, str]:
         """The files, as a source declares them."""
         return self.several or self.name
@@ -73,6 +79,27 @@ class Table(NamedTuple):
         return {ours: theirs for ours, theirs in found.items() if theirs is not None and theirs != ours}
 
 
+TIME = re.compile(r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-/.]\d\d?[-/.]\d{4}([T ,].*)?|\d\d?:\d\d(:\d\d.*)?")
+"""How dates and times are written. Seconds since 1970 are known by the column's name."""
+TIMES = re.compile(r"(^|_)(ts|date|time|timestamp|datetime|when|day|created|updated|(created|updated|clicked)_at)$")
+
+
+def is_time(folder: Path, table: Table, column: str) -> bool:
+    """Whether a column has dates or times, which never are ids."""
+    values = _values(folder, table, column) - {"", "None"}
+    return bool(TIMES.search(column.strip().lower())) or (
+        bool(values) and all(TIME.fullmatch(value) for value in values)
+    )
+
+
+def _may_be_ids(folder: Path, table: Table, column: str) -> bool:
+    """Whether a column may have the ids that judgements name: not texts that happen to match, nor titles, nor times."""
+    if column in (*table.all_named("text", "title", "question"),) or is_time(folder, table, column):
+        return False
+    values = _values(folder, table, column) - {"", "None"}
+    return 2 * sum(len(value.split()) == 1 for value in values) > len(values)
+
+
 def judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) -> dict[str, str]:
     """Of a table without a known column of ids, the column that has the ids of the first judgements; none where fewer
     than half of them stand in any."""
@@ -80,7 +107,7 @@ def judged_by(folder: Path, table: Table, name: str, qrels: Table, other: str) -
     if column is None or table.named(name, "id"):
         return {}
     holder = _holder(folder, table, _values(folder, qrels, column))
-    return {} if holder is None else {name: holder}
+    return {} if holder is None or not _may_be_ids(folder, table, holder) else {name: holder}
 
 
 def judging(folder: Path, tables: list[Table], documents: Table, queries: Table) -> tuple[Table | None, Roles]:
@@ -89,9 +116,11 @@ def judging(folder: Path, tables: list[Table], documents: Table, queries: Table)
     for table in (one for one in tables if one is not queries):
         ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
         values = {one: _values(folder, table, one) for one in ids}
-        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None}
+        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None
+                 and _may_be_ids(folder, queries, holder)}  # fmt: skip
         found = {one: holder for one in ids if one not in asked
-                 and (holder := _holder(folder, documents, values[one])) is not None}  # fmt: skip
+                 and (holder := _holder(folder, documents, values[one])) is not None
+                 and _may_be_ids(folder, documents, holder)}  # fmt: skip
         if asked and found:
             (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
             for one, column in ((table, query), (queries, query_id), (documents, doc_id)):
@@ -123,6 +152,8 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
         values = _values(folder, table, one)
         if (holder := _holder(folder, documents, values - {"", "None"})) is None or _counted(folder, table, one):
             continue
+        if not _may_be_ids(folder, documents, holder):
+            continue
         if _identifies(folder, documents, holder):
             linked[one] = holder
     if len(linked) != 1 or len(table.columns) < 2:  # a list of ids asks nothing
@@ -130,7 +161,7 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
     [(document, doc_id)] = linked.items()
     text = table.named("question", "text") or longest(folder, table, without={document})[0]
     others = (one for one in table.columns if one not in (text, document, grades))
-    ids = [one for one in others if _stands_for(folder, table, one, text)]
+    ids = [one for one in others if not is_time(folder, table, one) and _stands_for(folder, table, one, text)]
     query_id = {} if own is None and not ids else {"query_id": own or ids[0]}
     return {"documents": {"doc_id": doc_id}, "queries": {**query_id, "text": text},
             "qrels": {**query_id, "doc_id": document, **({} if grades is None else {"relevance": grades})}}  # fmt: skip
@@ -218,19 +249,33 @@ def _values(folder: Path, table: Table, column: str) -> set[str]:
     return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), LOOKED_AT)}
 
 
-def differing_in_case(folder: Path, tables: list[Table]) -> str | None:
-    """Two ids that would be the same but for their case, where most of a column's are so; None where there are none."""
+FORMS: dict[str, Callable[[str], str]] = {
+    "ids are compared with case; write both in one": str.lower,
+    "the same in another Unicode form (NFC, NFD): ids are compared character by character; write both in one form, as "
+    "`uconv -x any-nfc FILE` does": lambda value: unicodedata.normalize("NFKC", value),
+    "an address is no id; write a column with the id alone": lambda value: re.split(r"[/#?=&:]", value.rstrip("/"))[-1],
+}
+"""How ids may differ that mean the same, and what to do: the form in which they are equal."""
+
+
+def differing_in_form(folder: Path, tables: list[Table]) -> str | None:
+    """Two ids that would be the same in another form, where most of a column's are so, and what to write; None where
+    there are none."""
     for one, other in permutations(tables, 2):
         for column in one.columns:
             values = _values(folder, one, column) - {"", "None"}
-            lower = {value.lower(): value for value in values}
-            holder = _holder(folder, other, set(lower), str.lower)
-            if holder is None or _holder(folder, other, values) or not _identifies(folder, other, holder):
+            if not values or not _may_be_ids(folder, one, column) or _holder(folder, other, values):
                 continue
-            theirs = (str(row[holder]).strip() for row in _rows(folder, other, [holder]))
-            found = next((value for value in theirs if value.lower() in lower and value not in values), None)
-            if found is not None:
-                return f"{one.name} has {lower[found.lower()]}, and {other.name} {found}: ids are compared with case"
+            for why, form in FORMS.items():
+                forms = {form(value): value for value in values}
+                holder = _holder(folder, other, set(forms), form)
+                if holder is None or not _identifies(folder, other, holder) or not _may_be_ids(folder, other, holder):
+                    continue
+                theirs = (str(row[holder]).strip() for row in _rows(folder, other, [holder]))
+                found = next((value for value in theirs if form(value) in forms and value not in values), None)
+                if found is not None:
+                    shown = [ascii(value)[1:-1] if "Unicode" in why else value for value in (forms[form(found)], found)]
+                    return f"{one.name} has {shown[0]} ({column}), and {other.name} {shown[1]} ({holder}): {why}"
     return None
 
 

@@ -16,7 +16,7 @@ from sparring.components.sources.recognition.layouts import LAYOUTS, given_by, t
 from sparring.components.sources.recognition.links import (
     Roles,
     Table,
-    differing_in_case,
+    differing_in_form,
     judged_by,
     judging,
     judging_itself,
@@ -24,7 +24,7 @@ from sparring.components.sources.recognition.links import (
     relevances,
     unreadable,
 )
-from sparring.components.sources.tables import KINDS, kind_of
+from sparring.components.sources.tables import KINDS, TREC, kind_of
 
 ACCEPTED = [
     "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
@@ -72,7 +72,7 @@ def recognise(place: Path) -> Keys:
     about_each = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
             for name, one in seen.items()}  # fmt: skip
     lines += [f"  {name}: {one}" for name, one in about_each.items()][:20]
-    if case := differing_in_case(folder, [table for table in tables if unreadable(folder, table) is None]):
+    if case := differing_in_form(folder, [table for table in tables if unreadable(folder, table) is None]):
         lines.append(f"  {case}")
     lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
     raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
@@ -83,7 +83,7 @@ def _check_left_out(folder: Path, seen: dict[str, Table | str], keys: Keys) -> N
     if keys.get("paired") or (keys.get("queries") and keys.get("qrels")):
         return
     for name, one in seen.items():
-        if kind_of(name) not in KINDS or (kind_of(name) == ".txt" and isinstance(one, Table)):
+        if kind_of(name) not in KINDS or (isinstance(one, Table) and one.is_text):
             continue
         if reason := unreadable(folder, one) if isinstance(one, Table) else one:
             raise UserError(f"{_placed(folder / name, reason)}; queries or judgements may be there: {MEND}")
@@ -95,8 +95,10 @@ def _placed(file: Path, reason: str) -> str:
 
 
 def _of(tables: list[Table], role: str) -> Table | None:
-    """The only table of a role; UserError where there are several."""
+    """The only table of a role, or the only one with a header; UserError where there are several."""
     found = [table for table in tables if role_of(table) == role]
+    if len(named := [table for table in found if table.columns != TREC]) == 1:
+        return named[0]
     if len(found) > 1:
         told = ", or names that tell their splits, such as train.csv and test.csv; or a config that says "
         told += (
@@ -124,7 +126,7 @@ def _asked(folder: Path, tables: list[Table], documents: Table | None) -> Table 
 
 def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
     """Documents, with queries and qrels where there are some."""
-    if all(kind_of(table.name) == ".txt" for table in tables) or _of(tables, "pairs") is not None:
+    if all(table.is_text for table in tables) or _of(tables, "pairs") is not None:
         return None
     documents, qrels = _of(tables, "documents"), _of(tables, "qrels")
     queries = _asked(folder, tables, documents)
@@ -210,7 +212,7 @@ def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:
 
 def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
     """One table of questions with their texts, or two text files of a line each."""
-    text_files = [table for table in tables if kind_of(table.name) == ".txt"]
+    text_files = [table for table in tables if table.is_text]
     table = _of(tables, "pairs")
     if table is not None:
         columns = {
@@ -244,6 +246,6 @@ def _like(documents: Table, pairs: Table, columns: Keys) -> bool:
 
 def _texts(folder: Path, tables: list[Table]) -> Keys | None:
     """A text file, whose every line is a document."""
-    if len(tables) == 1 and kind_of(tables[0].name) == ".txt":
+    if len(tables) == 1 and tables[0].is_text:
         return {"format": "lines", "path": str(folder / tables[0].name)}
     return None

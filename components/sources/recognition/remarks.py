@@ -1,20 +1,20 @@
 """What a declaration of tables leaves out of a folder, in words for who declares it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparring.components.config import listing
 from sparring.components.sources.parquet import patterns
 from sparring.components.sources.recognition.files import Keys
-from sparring.components.sources.recognition.folder import ROLES, about, folders_left_out, tables_of
-from sparring.components.sources.recognition.layouts import GIVEN, LAYOUTS
+from sparring.components.sources.recognition.folder import ROLES, about, left_out, tables_of
+from sparring.components.sources.recognition.layouts import GIVEN
 from sparring.components.sources.recognition.links import (
     Table,
-    differing_in_case,
+    differing_in_form,
     graded_in_numbers,
     grading,
     unreadable,
 )
-from sparring.components.sources.tables import kind_of
 from sparring.components.yaml_files import yaml_line
 
 
@@ -24,7 +24,7 @@ def unused(place: Path, keys: Keys) -> list[Table]:
     return [table for table in tables_of(place, keys) if not patterns(table.files).keys() <= read]
 
 
-def remarks(place: Path, keys: Keys) -> list[str]:
+def remarks(place: Path, keys: Keys, used_files: Iterable[Path]) -> list[str]:
     """Which column a declaration of tables takes for relevances of pairs, what it leaves out of a folder, and that
     documents have no ids of their own."""
     others = unused(place, keys)
@@ -32,8 +32,7 @@ def remarks(place: Path, keys: Keys) -> list[str]:
     used = [table for table in tables_of(place, keys) if table not in others]
     lines = [line for table in used for line in _of_pairs(folder, table, keys)] if keys.get("paired") else []
     lines += [f"not used: {table.name}: {about(table)}" for table in others]
-    if keys["format"] not in {layout.__name__ for layout in LAYOUTS}:  # those have folders of their own
-        lines += [f"not used: {name}: {one}" for name, one in folders_left_out(place).items()]
+    lines += [f"not used: {_some(names)}: {why}" for why, names in left_out(place, set(used_files)).items()]
     if keys["format"] in {kind for kind, _ in GIVEN}:
         lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
                      "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
@@ -41,21 +40,38 @@ def remarks(place: Path, keys: Keys) -> list[str]:
         lines.append("to use a table, name it and its columns in the config, such as "
                      "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`; what another engine "
                      "returned is for `evaluate.other_rankings`")  # fmt: skip
-    lines += _unread(folder, used, keys)
+    lines += [*_named_ids(used, keys), *_unread(folder, used, keys)]
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
         once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
         lines.append(f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
                      f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
-    if lines and (case := ids_of_other_case(place, keys)):
+    if not (keys.get("queries") and keys.get("qrels")) and (case := ids_of_other_form(place, keys)):
         lines.append(case)
     return lines
 
 
-def ids_of_other_case(place: Path, keys: Keys) -> str | None:
-    """Two ids of a declaration of tables that would be the same but for their case, in words; None where there are
+def _named_ids(tables: list[Table], keys: Keys) -> list[str]:
+    """The columns that ids are taken from, where the files call them differently."""
+    lines = []
+    named = keys.get("columns", {})
+    for role, ours in (("documents", "doc_id"), ("queries", "query_id"), ("qrels", "query_id"), ("qrels", "doc_id")):
+        files = patterns(keys.get(role)).keys()
+        if isinstance(named, dict) and (theirs := named.get(role, {}).get(ours)):
+            what = f"the {ours} of judgements" if role == "qrels" else f"the ids of {role}"
+            lines.append(f"{listing(files)}: {theirs} has {what}")
+    return lines
+
+
+def _some(names: list[str]) -> str:
+    """The first names of some, and how many more there are."""
+    return listing(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def ids_of_other_form(place: Path, keys: Keys) -> str | None:
+    """Two ids of a declaration of tables that would be the same but for their form, in words; None where there are
     none."""
-    return differing_in_case(place, [table for table in tables_of(place, keys) if unreadable(place, table) is None])
+    return differing_in_form(place, [table for table in tables_of(place, keys) if unreadable(place, table) is None])
 
 
 def _of_pairs(folder: Path, table: Table, keys: Keys) -> list[str]:
@@ -75,13 +91,13 @@ def _unread(folder: Path, tables: list[Table], keys: Keys) -> list[str]:
     """The columns that a declaration leaves out of the tables that it reads."""
     if not tables:
         return []
-    lines, known = [], ["doc_id", "title", "text", "query_id", "answers", "split", "relevance"]
+    lines, known = [], ["doc_id", "title", "text", "query_id", "answers", "split", "relevance", "iteration"]
     known += [theirs for names in keys.get("columns", {}).values() for theirs in names.values()]
     for table in tables:
         left = [column for column in table.columns if column not in known]
         judges = keys.get("qrels") is not None and patterns(table.files).keys() <= patterns(keys["qrels"]).keys()
         words = _words(folder, table, [*left, *filter(None, [table.named("relevance")])], "qrels") if judges else []
-        if not left or kind_of(table.name) == ".txt":
+        if not left or table.is_text:
             lines += words
             continue
         asks = "; does one ask what the text answers? Then `paired: true`, `queries: FILE` and `columns: "
@@ -114,7 +130,7 @@ def numbered(place: Path, keys: Keys) -> dict[str, str]:
     for role, name in {"documents": "doc_id", **({"queries": "query_id"} if keys.get("qrels") else {})}.items():
         files = patterns(keys.get(role)).keys()
         table = next((one for one in tables if patterns(one.files).keys() <= files), None)
-        if table is None or kind_of(table.name) == ".txt" or table.named(name, "id"):
+        if table is None or table.is_text or table.named(name, "id"):
             continue
         if name not in keys.get("columns", {}).get(role, {}):
             lacking[role] = name

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,54 @@ def states(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def deep(toys: Path) -> Path:
     """Four layers, so that a cut has something to cut."""
     return toy.write_encoder(toys / "deep", num_hidden_layers=4)
+
+
+@pytest.mark.parametrize("kind", ["whole", "shapes alone"])
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        (
+            "vocab_size",
+            200,
+            r"embeddings\.word_embeddings\.weight has the shape \[\d+, 32\], and \[200, 32\] by config",
+        ),
+        ("hidden_size", 64, r"has the shape \[\d+\], and \[\d+\] by config\.json"),
+        ("num_hidden_layers", 3, r"encoder\.layer\.2\.\S+ is not among them"),
+        ("num_hidden_layers", 1, r"encoder\.layer\.1\.\S+ has no place there"),
+    ],
+)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_weights_that_do_not_fit_the_config_are_refused(
+    encoder: Path, tmp_path: Path, key: str, value: int, says: str, pooling: str, kind: str
+) -> None:
+    """Weights that are missing would be random numbers."""
+    shutil.copytree(encoder, tmp_path / "own")
+    about = tmp_path / "own" / "config.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), key: value}))
+    wanted = toy.ranker_config(tmp_path / "own", pooling=pooling, dropout=None)
+    refused = pytest.raises(UserError, match=rf"model: \S+: its weights do not fit its config\.json: .*{says}")
+    with pretrained.shapes_alone() if kind != "whole" else nullcontext(), refused:
+        CrossEncoder.start(wanted)
+
+
+@pytest.mark.parametrize("kind", ["SequenceClassification", "TokenClassification"])
+def test_a_head_of_several_labels_is_refused_for_a_ranker(encoder: Path, tmp_path: Path, kind: str) -> None:
+    """A new head can be put on its encoder; a head of one label, or none, fits."""
+    auto = getattr(transformers, f"AutoModelFor{kind}")
+    shutil.copytree(encoder, tmp_path / "own")
+    wanted = toy.ranker_config(tmp_path / "own", pooling="cls", dropout=None)
+    with pretrained.shapes_alone():
+        CrossEncoder.start(wanted)
+    for labels in (1, 3):
+        about = transformers.AutoConfig.from_pretrained(encoder, num_labels=labels)
+        auto.from_config(about).save_pretrained(tmp_path / "own")
+        several = pytest.raises(
+            UserError, match=r"own: its head gives 3 scores for a pair, and a ranker gives one; acc"
+        )
+        for making in (pretrained.shapes_alone, nullcontext):
+            with making(), several if labels > 1 else nullcontext():
+                CrossEncoder.start(wanted)
+    CrossEncoder.start(wanted.model_copy(update={"pooling": "first"}))
 
 
 BART = {

@@ -32,9 +32,9 @@ def test_beir(tmp_path: Path, gz: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "answers"), [(["a"], ["a"]), ({"text": ["a"], "answer_start": [3]}, []), ("a", []), ([1], [])]
+    ("beside", "answers"), [(["a"], ["a"]), ({"text": ["a"], "answer_start": [3]}, ["a"]), ("a", []), ([1], [])]
 )
-def test_answers_beside_the_text_are_read_where_they_are_a_list_of_texts(
+def test_answers_beside_the_text_are_read_where_they_are_texts(
     tmp_path: Path, beside: object, answers: list[str]
 ) -> None:
     folder = beir(tmp_path)

@@ -131,6 +131,8 @@ def test_pairs_with_ids_and_splits(tmp_path: Path) -> None:
         "['one', 'two']": ["one", "two"], '["one", null]': ["one"],
         r'["\ud83d\ude00 yes", "a\/b"]': ["\U0001f600 yes", "a/b"],
         "['one' 'two']": ["one", "two"], "[sic]": ["[sic]"], "[{[1]: 2}]": ["[{[1]: 2}]"], "[1, 2]": ["[1, 2]"],
+        '{"text": ["Ann"], "answer_start": [6]}': ["Ann"], "{'text': [], 'answer_start': []}": [], "{x}": ["{x}"],
+        "{'text': array(['Ann', 'A'], dtype=object), 'answer_start': array([6, 6])}": ["Ann", "A"],
     }.items():  # fmt: skip
         quoted = cell.replace('"', '""')
         write(tmp_path / "listed.csv", "question,answer,answers,split", f'a?,A,"{quoted}",train')
@@ -139,6 +141,58 @@ def test_pairs_with_ids_and_splits(tmp_path: Path) -> None:
     write(tmp_path / "none.csv", "question,answer", "a?,A")
     with pytest.raises(UserError, match=r"none\.csv:2: no split; give the table"):
         list(pairs(tmp_path, "none.csv", split=None).read_queries())
+
+
+SQUAD = [
+    ({"text": ["Ann"], "answer_start": [6]}, ["Ann"]),
+    ({"text": ["Bergen", "in Bergen"], "answer_start": [10, 7]}, ["Bergen", "in Bergen"]),
+    ({"text": [], "answer_start": []}, []),
+    (None, []),
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hugging face"])
+def test_answers_in_squads_form_are_read(tmp_path: Path, kind: str) -> None:
+    rows = [{"question": f"q{i}?", "context": f"C{i}", "answers": one} for i, (one, _) in enumerate(SQUAD)]
+    struct = pa.struct({"text": pa.list_(pa.string()), "answer_start": pa.list_(pa.int32())})
+    if kind == "hugging face":  # a sequence of features
+        rows = [{**row, "answers": row["answers"] and [
+            {"text": text, "answer_start": at} for text, at in zip(*row["answers"].values(), strict=True)
+        ]} for row in rows]  # fmt: skip
+        struct = pa.list_(pa.struct({"text": pa.string(), "answer_start": pa.int32()}))
+    name = "rows.jsonl" if kind == "jsonl" else "rows.parquet"
+    if kind == "jsonl":
+        write(tmp_path / name, *map(json.dumps, rows))
+    else:
+        schema = pa.schema({"question": pa.string(), "context": pa.string(), "answers": struct})
+        pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / name)
+    columns = {"documents": {"text": "context"}, "queries": {"text": "question"}}
+    read = pairs(tmp_path, name, columns=columns).read_queries()
+    assert [one[2] for one in without_place(read)] == [answers for _, answers in SQUAD]
+
+
+def test_a_column_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
+    """Its rows are bad, with what to write, which then reads them."""
+    write(tmp_path / "faq.jsonl", *(
+        json.dumps({"doc_id": at, "title": ["T"], "text": "A", "question": "a?", "answers": 7, "split": [1]})
+        for at in ("a", "b")
+    ))  # fmt: skip
+    read = pairs(tmp_path, "faq.jsonl", columns={"queries": {"text": "question"}})
+    bad = [next(iter(read.read_documents())), next(iter(read.read_queries()))]
+    assert [one.detail for one in bad if isinstance(one, Bad)] == [
+        "title must be text, and is ['T']; `columns: {documents: {title: null}}` leaves the column out",
+        "got 7; `columns: {queries: {answers: null}}` leaves the column out",
+    ]
+    columns = {"documents": {"title": None, "doc_id": None}, "queries": {"text": "question", "answers": None}}
+    read = pairs(tmp_path, "faq.jsonl", columns=columns)
+    (split,) = {one.detail for one in read.read_queries() if isinstance(one, Bad)}
+    assert split == "got [1]; `columns: {queries: {split: null}}` leaves the column out"
+    columns["queries"]["split"] = None
+    read = pairs(tmp_path, "faq.jsonl", columns=columns)
+    assert without_place(read.read_documents()) == [("1", "", "A")]
+    assert without_place(read.read_queries()) == [("1", "a?", [], "train")]
+    with pytest.raises(UserError, match=r"faq\.jsonl:1: columns: text: null, and this column is needed"):
+        list(pairs(tmp_path, "faq.jsonl", columns={"documents": {"text": None}}).read_documents())
 
 
 @pytest.mark.parametrize("fewer", ["documents", "queries"])

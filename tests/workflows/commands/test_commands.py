@@ -326,7 +326,7 @@ def test_a_profile_that_cannot_be_met_changes_nothing(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("ray.init", nobody)
     monkeypatch.setattr("psutil.process_iter", lambda _: iter([]))
-    monkeypatch.setattr("sparring.workflows.distributed.session.CURRENT", tmp_path / "none")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), **profile)
     assert place(command, *(["--cluster", str(place.folder / "inline.yaml")] if command == "plan" else [])) == 2
@@ -345,15 +345,17 @@ def test_a_head_that_is_gone_is_told_at_once(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
-        (tmp_path / "current").write_text(gone)
-        monkeypatch.setattr("sparring.workflows.distributed.session.CURRENT", tmp_path / "current")
+        current = tmp_path / "ray" / "ray_current_cluster"
+        current.parent.mkdir()
+        current.write_text(gone)
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         monkeypatch.setattr("sparring.workflows.distributed.session.psutil.process_iter", lambda attributes: iter(()))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         address = "auto" if left else gone
         place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder), mode="ray", address=address)
         assert place("run") == 2
     says = f"error: cluster: address: {address}: no Ray answers there (nothing listens at {gone}: Connection refused"
-    says += f"; {tmp_path / 'current'} says so, remove it); " if left else "); "
+    says += f"; {current} says so, remove it); " if left else "); "
     assert said()[1].startswith(says)
 
 

@@ -435,7 +435,9 @@ def test_ids_that_differ_in_case_are_told(
     write(tmp_path / "own/asked.csv", asked, *(f"{q},{text}" for q, text, _ in QUERIES))
     write(tmp_path / "own/judged.csv", judged, *(f"{q},d{q[1:]}" for q, _, _ in QUERIES))
     assert main(["init", "own"]) == code
-    assert "docs.csv has D0, and judged.csv d0: ids are compared with case\n" in said()[code // 2]
+    doc_id = judged.split(",")[1]
+    says = f"docs.csv has D0 ({docs}), and judged.csv d0 ({doc_id}): ids are compared with case; write both in one\n"
+    assert says in said()[code // 2]
     write(tmp_path / "own/docs.csv", f"{docs},body", *(f"{name},{text}" for name, text in DOCUMENTS))
     main(["init", "own", "--overwrite"])
     assert "compared with case" not in "".join(said())
@@ -451,7 +453,8 @@ def test_where_case_is_all_that_is_wrong_it_is_what_comes_next(
     write(tmp_path / "own/qrels.csv", "query_id,doc_id", *(f"{q},d{q[1:]}" for q, _, _ in QUERIES))
     assert main(["init", "own"]) == 0
     last = said()[0].splitlines()[-1]
-    assert last == "next:  mend the files: docs.csv has D0, and qrels.csv d0: ids are compared with case"
+    says = "docs.csv has D0 (id), and qrels.csv d0 (doc_id): ids are compared with case; write both in one"
+    assert last == f"next:  mend the files: {says}"
 
 
 def test_where_no_judgement_can_be_read_nothing_is_to_be_planned(
@@ -660,7 +663,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     Path("of-\udcff").mkdir()
     write(tmp_path / "of-\udcff" / "texts.txt", "one")
     assert main(["init", "of-\udcff"]) == 2
-    assert said()[1].startswith("error: of-\\udcff: data: path: got 'of-\\udcff/texts.txt', which no file can hold")
+    assert said()[1].startswith("error: argument 'of-\\udcff': not UTF-8. ")
     assert not list(tmp_path.glob("*.yaml"))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from sparring.components.config import UserError
 from sparring.components.sources.base import declared
 from sparring.workflows.command_line import main
 from tests.support.recognised import DOCUMENTS, NOTE, QUERIES, jsonl, objects, plain_names
@@ -256,7 +259,7 @@ def test_what_the_reader_of_negatives_cannot_read_is_pairs(
 def test_a_first_line_of_data_is_no_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
 ) -> None:
-    """TREC's qrels are known by a line, also in a .txt; of other tables that judgements name the ids are."""
+    """But of TREC's qrels, also in a .txt; queries that judgements name are known by their ids."""
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "own" / "collection.tsv", *(f"{d}\t{text}" for d, text in DOCUMENTS))
     write(tmp_path / "own" / "queries.tsv", *(f"{q}\t{text}" for q, text, _ in QUERIES))
@@ -265,7 +268,7 @@ def test_a_first_line_of_data_is_no_header(
     header = ["query_id\titeration\tdoc_id\trelevance"] if kind == "header" else []
     write(file, *header, *(row.format(q, q[1:]) for q, _, _ in QUERIES))
     assert main(["init", "own"]) == 2
-    error, named = said()[1], "queries.tsv" if kind == "header" else file.name
+    error, named = said()[1], file.name if kind == "three columns" else "queries.tsv"
     assert error.startswith(f"error: own/{named}:1: data, and no header that names the columns: 'q0 ")
     assert "; accepted: a header in each table, such as query_id, " in error
     for name in ("queries", "qrels"):  # as the message advises
@@ -274,6 +277,110 @@ def test_a_first_line_of_data_is_no_header(
     if kind in ("trec", "text"):
         assert main(["init", "own"]) == 0
         assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in said()[0]
+
+
+@pytest.mark.parametrize("name", ["gold", "judged.txt", "my.qrel", "qrels.trec", "labels.tsv", "told.gz"])
+def test_qrels_of_trec_are_known_by_their_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, name: str
+) -> None:
+    """And what is not used is listed with why."""
+    monkeypatch.chdir(tmp_path)
+    jsonl(tmp_path / "own" / "docs.jsonl", *({"doc_id": d, "text": text} for d, text in DOCUMENTS))
+    write(tmp_path / "own" / "asked.tsv", "query_id\tquery", *(f"{q}\t{text}" for q, text, _ in QUERIES))
+    write(tmp_path / "own" / name, *(f"{q} 0 d{q[1:]} 1" for q, _, _ in QUERIES))
+    write(tmp_path / "own" / "bm25.txt", *(f"{q} Q0 d{q[1:]} 1 3.5 bm25" for q, _, _ in QUERIES))
+    write(tmp_path / "own" / "README.md", "a b c")
+    write(tmp_path / "own" / "images" / "x" / "1.png", "")
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "split train: 12 queries, 12 with a relevant document, 12 judgements" in out
+    assert "not used: README.md: no table (.md)\n" in out
+    assert "not used: bm25.txt: a ranking of TREC's; `evaluate.other_rankings` of a config takes it\n" in out
+    assert "not used: images/: a folder with folders in it\n" in out
+    assert "not read" not in out
+    write(tmp_path / "own" / name, "no qrels")
+    source = declared(yaml.safe_load(Path("own.yaml").read_text())["data"])
+    if name in ("gold", "my.qrel", "qrels.trec", "told.gz"):
+        with pytest.raises(UserError, match=rf"own/{name}: is no table; accepted: \.csv, .* or TREC's qrels"):
+            list(source.read_qrels())
+
+
+def test_files_that_a_layout_does_not_use_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, beir: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(beir, tmp_path / "own")
+    for at in range(7):
+        write(tmp_path / "own" / f"{at}.png", "")
+    assert main(["init", "own"]) == 0
+    assert re.findall("not used.*", said()[0]) == [
+        "not used: 0.png, 1.png, 2.png, 3.png, 4.png and 2 more: no table (.png)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("docs", "asked"),
+    [("id,title,text", "question,topic"), ("nr,body,name", "query,shown"), ("id,text,when", "ask,ts")],
+)
+def test_texts_titles_and_times_that_match_are_no_judgements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, docs: str, asked: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    same = {"title": "Topic{}", "body": "what is number {}?", "when": "2024-05-{:02}T10:00:00Z"}
+    form = next(form for name, form in same.items() if name in docs.split(","))
+    cell = [form if name in same else "a{}" if name in ("id", "nr") else "some text {}" for name in docs.split(",")]
+    write(tmp_path / "own" / "docs.csv", docs, *(",".join(cell).replace("{}", "{0}").replace("{:", "{0:").format(at)
+                                                 for at in range(10, 30)))  # fmt: skip
+    write(tmp_path / "own" / "asked.csv", asked, *(f"how {at}?," + form.format(at) for at in range(10, 30)))
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "20 documents" in out
+    assert "20 queries" in out
+    assert "0 with a relevant document, 0 judgements" in out
+
+
+@pytest.mark.parametrize("when", ["2024-05-{:02} 10:00:00", "2024-05-{:02}T10:00Z", "{:02}.05.2024", "17000000{:02}"])
+def test_a_click_logs_time_is_no_query_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, when: str
+) -> None:
+    """The columns of ids are named, and what comes next works."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "docs.csv", "id,body", *(f"KB-{at},body {at} is long" for at in range(10, 30)))
+    rows = [f"{when.format(at)},{'' if at == 12 else f'how {at}?'},KB-{at}" for at in range(10, 30)]
+    write(tmp_path / "own" / "clicks.csv", "ts,query,clicked_id", *rows)
+    assert main(["init", "own"]) == 0
+    out = said()[0]
+    assert "docs.csv: id has the ids of documents\nclicks.csv: clicked_id has the doc_id of judgements\n" in out
+    assert "clicks.csv: not read: ts\n" in out
+    assert "queries are numbered by row" in out
+    *_, command, _ = out.splitlines()
+    assert command.endswith("plan own.yaml --set data.on_bad=drop")
+    assert main(command.split()[3:]) == 0
+
+
+def test_addresses_that_end_in_ids_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "own" / "docs.csv", "id,body", *(f"KB-{at},body {at} is long" for at in range(20)))
+    write(tmp_path / "own" / "clicks.csv", "query,clicked_url", *(f"how {at}?,/kb/KB-{at}" for at in range(20)))
+    assert main(["init", "own"]) == 0
+    says = "clicks.csv has /kb/KB-0 (clicked_url), and docs.csv KB-0 (id): an address is no id; write a column with the"
+    assert says in said()[0]
+
+
+@pytest.mark.parametrize("kind", ["tables", "beir"])
+def test_ids_in_another_unicode_form_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, text, docs = ("_id", "text", "corpus") if kind == "beir" else ("doc_id", "text", "docs")
+    jsonl(tmp_path / "own" / f"{docs}.jsonl", *({ours: f"cafe\u0301-{at}", text: f"body {at}"} for at in range(12)))
+    asked = {"query_id": "q1", "question": "what?"} if kind == "tables" else {"_id": "q1", "text": "what?"}
+    jsonl(tmp_path / "own" / "queries.jsonl", asked)
+    judged = tmp_path / "own" / ("qrels/test.tsv" if kind == "beir" else "qrels.tsv")
+    write(judged, "query-id\tcorpus-id\tscore" if kind == "beir" else "query_id\tdoc_id\trelevance",
+          "q1\tcaf\u00e9-3\t1")  # fmt: skip
+    assert main(["init", "own"]) == 0
+    assert "it is there in another Unicode form: NFC here, NFD there. Write both files in one form" in said()[0]
 
 
 def test_columns_that_are_called_by_their_numbers_have_a_header(

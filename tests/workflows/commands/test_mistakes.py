@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from sparring.workflows.command_line import main
 from sparring.workflows.program import program
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place, Said
@@ -59,6 +61,55 @@ def test_a_file_that_is_not_there(tmp_path: Path, said: Said) -> None:
     place.config.write_bytes(b"recipe: \xff\n")
     assert place("plan") == 2
     assert re.fullmatch(r"error: .*tiny\.yaml: not UTF-8 text \(.* at byte 8\)\n", said()[1])
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_model_that_does_not_fit_is_told_with_the_plan(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said, command: str
+) -> None:
+    shutil.copytree(encoder, tmp_path / "three")
+    about = AutoConfig.from_pretrained(encoder, num_labels=3)
+    AutoModelForSequenceClassification.from_config(about).save_pretrained(tmp_path / "three")
+    place = tiny.place(tmp_path / "place", tiny.ar2(beir, encoder))
+    ranker = ["--set", f"ranker.model.model={tmp_path / 'three'}", "--set", "ranker.model.pooling=cls"]
+    assert place(command, *ranker) == 2
+    says = f"error: start ranker: model: {tmp_path / 'three'}: its head gives 3 scores for a pair"
+    assert said()[1].splitlines()[-1].startswith(says)
+    assert not place.store.exists() or not list(place.store.glob("*/artifact.json"))
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_told_with_the_plan(
+    beir: Path, encoder: Path, tmp_path: Path, said: Said
+) -> None:
+    shutil.copytree(encoder, tmp_path / "own")
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    tokenizer.add_tokens(["zzz"])
+    tokenizer.save_pretrained(tmp_path / "own")
+    place = tiny.place(tmp_path / "place", tiny.dpr(beir, tmp_path / "own"))
+    assert place("plan") == 2
+    says = (
+        r"its tokenizer does not fit its weights: the token 'zzz' has the number (\d+), and there are \1 embeddings; "
+    )
+    assert re.search(says, said()[1])
+
+
+@pytest.mark.parametrize(
+    "words", [["search", "x.yaml", "caf\udce9"], ["--store", "a\udcff", "plan", "x"], ["init", "\udcff"]]
+)
+def test_arguments_that_are_not_utf8_are_one_line(said: Said, words: list[str]) -> None:
+    """Python reads their bytes as halves of characters."""
+    assert main(words) == 2
+    wrong = next(ascii(word) for word in words if not word.isascii())
+    assert said() == ("", f"error: argument {wrong}: not UTF-8. Write it in UTF-8; rename a file or folder that is "
+                      "called so, or enter the folder and give `.`\n")  # fmt: skip
+
+
+def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
+    (tmp_path / "docs.txt").write_text("caf\u00e9 \u202egnp.exe\n", encoding="utf-8")
+    command = [sys.executable, "-m", "workflows", "init", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "own.yaml")]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert "caf\\xe9 gnp.exe\n" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sparring.components.config import UserError
 from sparring.workflows import ROOT
 from sparring.workflows.distributed import session
 from sparring.workflows.distributed.cluster import Cluster
@@ -102,7 +104,7 @@ def test_a_home_that_cannot_be_written_to_is_left_to_ray(home: Path) -> None:
 def test_joining_a_cluster_prints_its_dashboard(
     page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(session, "CURRENT", tmp_path / "none")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(psutil, "process_iter", lambda _: iter([]))
 
     class Ray:
@@ -112,6 +114,36 @@ def test_joining_a_cluster_prints_its_dashboard(
 
     session._start(Ray, Cluster(address="auto"))
     assert capsys.readouterr().err == ("Ray's dashboard: http://127.0.0.1:8265\n" if page else "")
+
+
+@pytest.mark.parametrize("length", [20, session.SOCKET_BYTES - len(session.SESSION_SOCKET) - 1, 60, 200])
+def test_sockets_are_in_the_wanted_folder_where_their_paths_fit(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    monkeypatch.setattr(session, "unwritable", lambda place: None)
+    wanted = "/" + "x" * (length - 1)
+    found = session.socket_folder(wanted, session.SESSION_SOCKET)
+    assert str(found) == (wanted if length < 60 else "/tmp")
+    with socket.socket(socket.AF_UNIX) as tried, pytest.raises(FileNotFoundError):  # the path is not too long
+        tried.connect(str(found / session.SESSION_SOCKET))
+
+
+def test_ray_gets_a_folder_for_its_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: dict[str, Any] = {}
+
+    class Ray:
+        @staticmethod
+        def init(**given: Any) -> None:
+            told.update(given)
+
+    monkeypatch.setattr(session, "_write_token", lambda: None)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))
+    session._start(Ray, Cluster())
+    assert told["_temp_dir"] == "/tmp/ray"
+
+
+def test_no_place_for_sockets_is_told_with_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(session, "unwritable", lambda place: f"{place} cannot be written to")
+    with pytest.raises(UserError, match=r"^/tmp: .* Set RAY_TMPDIR to a folder .* at most 39 bytes$"):
+        session.socket_folder(str(tmp_path / ("x" * 100)), session.SESSION_SOCKET)
 
 
 TOO_LARGE = """
@@ -132,7 +164,7 @@ def test_the_ray_of_another_run_is_no_cluster(
     started_by_the_run: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It ends with that run; one that was started by itself is joined."""
-    monkeypatch.setattr(session, "CURRENT", tmp_path / "none")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "gcs_server").symlink_to("/bin/sleep")
     driver = os.getpid() if started_by_the_run else os.getppid()

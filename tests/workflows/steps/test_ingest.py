@@ -109,7 +109,11 @@ BAD_INPUT = [
     ("corpus", {"_id": "d 7", "title": "", "text": "x"}, "corpus.jsonl:7: document id with white space 'd 7'"),
     ("corpus", {"_id": "", "title": "", "text": "x"}, "corpus.jsonl:7: empty document id"),
     ("corpus", {"id": "d7", "title": "", "text": "x"}, "corpus.jsonl:7: wrong columns (expected _id, title and text)"),
-    ("corpus", {"_id": "d7", "title": "", "text": ["x"]}, "corpus.jsonl:7: wrong columns 'd7' (title and text must"),
+    (
+        "corpus",
+        {"_id": "d7", "title": "", "text": ["x"]},
+        "corpus.jsonl:7: wrong columns 'd7' (text must be text, and is",
+    ),
     ("corpus", {"_id": "d7", "title": "", "text": "\ud800"}, "corpus.jsonl:7: half of a character 'd7' (the escape"),
     ("corpus", b'{"_id": "d7", "text": "caf\xe9"}', "corpus.jsonl:7: text that is not UTF-8 (invalid continuation"),
     ("corpus", b'{"_id": "d7", "text": ', "corpus.jsonl:7: line that is not JSON (Expecting value"),
