@@ -3,4 +3,6 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The repository's root."""
+"""The folder of workflows/, components/, configs/ and cluster/: a checkout, or the package `sparring` of a wheel."""
+PACKAGE = ROOT / "sparring" if (ROOT / "sparring").is_dir() else ROOT
+"""The folder of the package `sparring`."""

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sparring
 from sparring.components.config import UserError
 from sparring.components.yaml_files import override, read_based
-from sparring.workflows import ROOT
+from sparring.workflows import PACKAGE, ROOT
 from sparring.workflows.distributed import session
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
@@ -35,7 +34,7 @@ def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str
     _check_assignments(assignments, "--set")
     folder = folder / "sparring"
     folder.mkdir(parents=True)
-    for file in Path(sparring.__path__[0]).glob("*.py"):
+    for file in PACKAGE.glob("*.py"):
         shutil.copy(file, folder)
     for name in CODE:
         try:

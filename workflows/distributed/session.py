@@ -23,7 +23,7 @@ from sparring.components import modules
 from sparring.components.config import UserError
 from sparring.components.files import unwritable
 from sparring.components.timing import timed
-from sparring.workflows import ROOT
+from sparring.workflows import PACKAGE
 from sparring.workflows.distributed.leftovers import driver_of
 
 if TYPE_CHECKING:
@@ -147,9 +147,9 @@ def _worker_paths() -> Any:
     if modules.own_folder() is not None:
         hook = f"{modules.__name__}.{modules.add_own_folder.__name__}"
         environment = {"env_vars": {modules.FOLDER: modules.own_folder()}, "worker_process_setup_hook": hook}
-    home = str(ROOT if (ROOT / "sparring").is_dir() else ROOT.parent)
-    installed = Path(home).name in modules.INSTALLED
-    return WithoutCurrentFolder(runtime_env=environment, _py_driver_sys_path=[] if installed else [home])
+    home = PACKAGE.parent
+    folders = [] if home.name in modules.INSTALLED else [str(home)]
+    return WithoutCurrentFolder(runtime_env=environment, _py_driver_sys_path=folders)
 
 
 def session_folder() -> Path:
