@@ -63,6 +63,10 @@ about them stand here as they stood there. Where these say nothing else, they ar
 and no GPU, and p comes from a paired randomization test over the queries, which takes the trainings as they are, and is
 not corrected.
 
+Records made before 2026-11-29 order equal scores differently, and their interpolated systems spread BM25's scores from
+0 to 1. Today BM25's scores are divided by the highest ([Read the results](../guides/results.md)). Rankings of single
+retrievers without copies among their documents are the same.
+
 Steps of most runs shared their machine with other programs: no speed is claimed by their times. Speed is measured in
 `tests/benchmarks/RESULTS.md`.
 """

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,13 @@ def all_is_synced() -> Iterator[set[str]]:
     """Every step that a test runs in its own process has its files on the disk before its record."""
     with synced.spied_on() as seen:
         yield seen
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_package() -> Iterator[None]:
+    """No test imports a module under a second name, which would be another module."""
+    yield
+    assert [name for name in ("components", "workflows") if name in sys.modules] == []
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,7 @@ def test_an_error_that_is_explained_is_one_that_is_said() -> None:
     explained = re.findall(r"^### `(.+)`$", text, re.M)
     assert len(explained) > 10
     code = [path for folder in ("workflows", "components", "cluster") for path in (ROOT / folder).rglob("*.py")]
+    code.append(ROOT / "cluster" / "find-python.sh")
     said = "\n".join(path.read_text() for path in [*code, ROOT / "Makefile"])
     assert [line for line in explained if line not in said] == []
 

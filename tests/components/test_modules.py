@@ -109,7 +109,7 @@ def test_files_are_found_and_nothing_is_imported(package: Path) -> None:
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
     assert modules.file_of("own_package.parts.margins") == package / "parts" / "margins.py"
     assert modules.file_of("own_package.parts") == package / "parts" / "__init__.py"
-    assert modules.file_of("components.config") == ROOT / "components" / "config.py"
+    assert modules.file_of("components.config").resolve() == ROOT / "components" / "config.py"
     for name in ("components.config.Config", "own_package.no", "own_package.", ".losses", "own_package/aside", "math"):
         assert modules.file_of(name) is None
 

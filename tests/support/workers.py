@@ -44,7 +44,7 @@ class Noter:
         while "until" in task and not Path(task["until"]).exists():
             time.sleep(0.01)
         with self._log.open("a") as file:
-            file.write(f"{task['number']} {os.getpid()} {Path(sparring.workflows.__file__).parent.parent}\n")
+            file.write(f"{task['number']} {os.getpid()} {Path(sparring.workflows.__file__).resolve().parent.parent}\n")
 
     def _seen(self, what: str) -> bool:
         """Whether this happened before; from now on it did."""

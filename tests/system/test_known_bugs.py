@@ -44,7 +44,7 @@ SEEN_BY = {
     ],
     "a query finds itself": [
         "workflows/recipes/test_zeroshot.py::the_queries_themselves_are_not_found_where_they_are_left_out",
-        "workflows/steps/test_screen.py::a_querys_own_text_is_none_where_ids_mean_the_same",
+        "workflows/steps/test_mine.py::a_query_is_no_negative_of_itself",
     ],
     "judgements of documents that are not there go unsaid": [
         "workflows/steps/test_ingest.py::bad_input_is_one_clear_line"

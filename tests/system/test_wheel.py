@@ -76,7 +76,7 @@ def test_a_checkouts_artifacts_are_the_wheels_and_the_other_way_round(
         called(first, place.folder, *place.words("run", "--until", "bm25 ranking (test)"))
         plan = called(second, place.folder, *place.words("plan"))
         ranking = next(line for line in plan.splitlines() if line.startswith("bm25 ranking (test)"))
-        assert ranking.split()[4] == "done", ranking
+        assert " done " in ranking
         called(second, place.folder, *place.words("run"))
         before = tiny.contents(place.store)
         assert "nothing to run" in called(first, place.folder, *place.words("run"))

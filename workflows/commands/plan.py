@@ -80,6 +80,9 @@ def call(arguments: argparse.Namespace) -> None:
         profile.check()
         profile.check_track()
     trials = [] if tuned is None else foreseen_steps(tuned)
+    own = graph(experiment.wanted)
+    for line in _analyzers(own):
+        print(line)
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
         print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
@@ -87,16 +90,13 @@ def call(arguments: argparse.Namespace) -> None:
     missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for told in _undecided(graph(experiment.wanted), store):
+    for told in (*_undecided(own, store), *_languages(own)):
         print(told)
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     Refusals(waiting, store, profile).check(artifacts=False)
     if profile is not None:
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
-    own = graph(experiment.wanted)
-    for line in _languages(own):
-        print(line)
     _say_changes(own, store)
     if tuned is not None:
         known = {node.fingerprint for node in own}
@@ -104,19 +104,27 @@ def call(arguments: argparse.Namespace) -> None:
         print(_tuning(tuned))
 
 
+def _analyzers(nodes: Sequence[Step]) -> list[str]:
+    """Say how BM25 analyzes text."""
+    configs = [node.inputs["config"] for node in nodes if node.function is lucene_index]
+    lines = [f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})" for config in configs]
+    return list(dict.fromkeys(lines))
+
+
 def _languages(nodes: Sequence[Step]) -> list[str]:
-    """Say how BM25 analyzes text, and which languages do not fit each other. Without the data, only the former."""
+    """Say which languages do not fit each other, of collections whose files are here and can be read."""
     lines: list[str] = []
     analyzers = {
         node.inputs["data"].fingerprint: node.inputs["config"] for node in nodes if node.function is lucene_index
     }
-    for config in {config.model_dump_json(): config for config in analyzers.values()}.values():
-        lines.append(f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})")
     begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
     for node in nodes:
         if node.function is not ingest or node.inputs["source"].missing():
             continue
-        found = languages.look(node.inputs["source"])
+        try:
+            found = languages.look(node.inputs["source"])
+        except UserError:  # the run says it
+            continue
         if node.fingerprint in analyzers:
             lines += languages.of_analyzer(found, analyzers[node.fingerprint])
         lines += languages.of_queries(found)

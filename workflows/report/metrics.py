@@ -54,7 +54,7 @@ def _notes(steps: Finished) -> list[str]:
     Each ranking of another system has its own."""
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node, record in steps:
-        if (note := record["summary"].get("note")) is not None:
+        for note in record["summary"].get("note", "").splitlines():
             whose = node.label if node.function is rank_from_file else ""
             alike.setdefault((re.sub(r"[0-9.]+", "", note), whose), []).append((node.label, note))
     said = []

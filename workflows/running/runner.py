@@ -70,7 +70,7 @@ def run_steps(
             since, left = _minutes(total_seconds), f", {more}" if (more := view.time_left()) else ""
             line = f"{title}: {done} in {seconds:.1f} s"
             view.print(f"{line}  ({since} since the start{left})", f"{line}  ({since}{left})", line)
-            if (note := (store.record(node) or {}).get("summary", {}).get("note")) is not None:
+            for note in (store.record(node) or {}).get("summary", {}).get("note", "").splitlines():
                 view.print(f"{title}: {note}")
             for line in on_done(node):
                 view.print(line)

@@ -114,7 +114,7 @@ def evaluate(
         summary["entropy_documents"] = entropy.documents
     said = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
     said += [ties.remark(pa.concat_tables(decided), values)]
-    note = " ".join(sentence for sentence in said if sentence)
+    note = "\n".join(sentence for sentence in said if sentence)  # each is a remark of its own
     return summary | ({"note": note} if note else {})
 
 

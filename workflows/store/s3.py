@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from functools import wraps
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -120,8 +121,9 @@ def check_access(path: Path) -> None:
     try:
         file_system().call_s3("head_bucket", Bucket=bucket)
     except ImportError:
+        same = metadata.version("fsspec")  # s3fs is released with it, under the same version
         raise UserError(
-            f"{name}: s3fs is not installed; first, on every node: pip install -c cluster/development.lock s3fs"
+            f"{name}: s3fs is not installed. Install it here and on every node: pip install s3fs=={same}"
         ) from None
     except FileNotFoundError:
         raise UserError(f"{name}: there is no bucket {bucket}") from None

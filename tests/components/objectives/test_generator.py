@@ -100,7 +100,8 @@ def test_the_check_before_the_first_step_holds_pieces_against_what_was_not_cut(
     assert checked(one) < 1e-4
     with monkeypatch.context() as patch:
         patch.setattr(
-            "components.objectives.generator.chunk_rows", lambda lengths, tokens: [torch.arange(len(lengths)) // 2]
+            "sparring.components.objectives.generator.chunk_rows",
+            lambda lengths, tokens: [torch.arange(len(lengths)) // 2],
         )
         with pytest.raises(SelfCheckError, match=r"negative_log_likelihood \(group\) is .* and should be"):
             checked(one)

@@ -134,9 +134,9 @@ def test_no_queries_find_nothing() -> None:
     assert system(dense=DENSE)[0].search([], 5) == []
 
 
-@pytest.mark.parametrize("texts", ["cats", ["cats", None], [b"cats"], [["cats"]]])
+@pytest.mark.parametrize("texts", [3, ["cats", None], [b"cats"], [["cats"]]])
 def test_what_is_no_list_of_strings_is_refused(texts: Any) -> None:
-    with pytest.raises(UserError, match="accepted: a list of strings"):
+    with pytest.raises(UserError, match="search: queries must be a string or a list of strings"):
         system(dense=DENSE)[0].search(texts, 5)
 
 

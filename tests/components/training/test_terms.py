@@ -61,7 +61,10 @@ def own_losses(tmp_path_factory: pytest.TempPathFactory) -> None:
             "own_losses.bare: temperature: no default; accepted: scores, and behind",
         ),
         ({"function": "own_losses.nothing"}, "own_losses.nothing takes nothing; accepted: scores, and behind a `*` op"),
-        ({"function": "own_loses.two"}, "no module 'own_loses' for the function 'own_loses.two'; looked for where you"),
+        (
+            {"function": "own_loses.two"},
+            "no module 'own_loses' for the function 'own_loses.two'; looked among",
+        ),
         ({"function": "two"}, "'two' names no module; accepted: MODULE.FUNCTION, such as my_package.losses.two"),
     ],
 )

@@ -386,7 +386,7 @@ def test_a_python_without_the_packages_is_named() -> None:
     command = [sys.executable, "-S", "-m", "workflows", "plan", "x"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert re.fullmatch(r"error: .* has no package numpy, psutil, .*; use the Python of .*\n", done.stderr)
+    assert re.fullmatch(r"error: .* has no package numpy, psutil, .*\. Use the Python of .*\n", done.stderr)
 
 
 # Disks

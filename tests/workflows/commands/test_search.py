@@ -128,7 +128,7 @@ def test_control_characters_of_documents_do_not_reach_the_terminal(
     hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
     monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
     assert played("search", "barami", *RETRIEVER) == 0
-    assert said()[0] == "1. a  ]0;title  b  (1.000)  d [2J1\n   one 31m two [31m\u202bred\n"
+    assert said()[0] == "1. a  ]0;title  b  (1.000)  d\\x1b[2J1\n   one 31m two [31mred\n"
 
 
 def queries_of(place: Place) -> list[dict[str, Any]]:

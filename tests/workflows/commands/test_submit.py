@@ -239,7 +239,7 @@ def test_a_tuning_is_sent_as_a_run_is(
     def submit_job(*, entrypoint: str, runtime_env: dict[str, Any], **_: Any) -> str:
         words = entrypoint.split()
         config = words[words.index("--cluster") - 1]
-        sections.extend([words[7], read_yaml(Path(runtime_env["working_dir"]) / config)["tune"]])
+        sections.extend([words[7], read_yaml(Path(runtime_env["working_dir"]) / "sparring" / config)["tune"]])
         return "job"
 
     monkeypatch.setattr(served, "submit_job", submit_job)
@@ -287,7 +287,9 @@ def packages(served: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list
     found: list[tuple[list[str], Any]] = []
 
     def submit_job(*, entrypoint: str, runtime_env: dict[str, Any], **_: Any) -> str:
-        found.append((shlex.split(entrypoint), read_yaml(Path(runtime_env["working_dir"]) / job_package.PROFILE)))
+        found.append(
+            (shlex.split(entrypoint), read_yaml(Path(runtime_env["working_dir"]) / "sparring" / job_package.PROFILE))
+        )
         return "job"
 
     monkeypatch.setattr(served, "submit_job", submit_job)
@@ -309,7 +311,7 @@ def test_a_job_names_the_config_as_its_user_does(place: Place, packages: list[tu
     ((words, _),) = packages
     copy = words[words.index("run") + 1]
     assert re.fullmatch(r"sent/[0-9a-f]{6}/tiny\.yaml", copy)
-    arguments = parser().parse_args(words[words.index("workflows") + 1 :])
+    arguments = parser().parse_args(words[words.index("sparring") + 1 :])
     assert arguments.known_as == place.config
     assert f'search {place.config} "your question"' in run._search(arguments)
 
@@ -382,5 +384,5 @@ def test_the_profile_joins_the_cluster(tmp_path: Path) -> None:
     for name in ("laptop", "joined", "nodes", "node"):
         cluster = submit.joining(ROOT / "cluster" / f"{name}.yaml")
         job_package.pack(ROOT / "configs" / "demo.yaml", cluster, tmp_path / name)
-        assert clusters.read_cluster(tmp_path / name / job_package.PROFILE) == cluster
+        assert clusters.read_cluster(tmp_path / name / "sparring" / job_package.PROFILE) == cluster
         assert cluster.address == "auto"

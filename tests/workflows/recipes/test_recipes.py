@@ -64,7 +64,9 @@ def test_a_recipes_config_is_a_config(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "recipe.py").write_text("class Config: pass\ndef build(config): return None\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=r"own\.recipe\.Config is no config; accepted: a class of components\.config"):
+    with pytest.raises(
+        UserError, match=r"own\.recipe\.Config is no config; accepted: a class of sparring\.components\.config"
+    ):
         read(tmp_path, {"recipe": "own.recipe"})
 
 

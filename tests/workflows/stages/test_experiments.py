@@ -65,7 +65,7 @@ def test_a_recipe_may_be_a_modules_dotted_path(own: Path, tmp_path: Path, tree: 
     [
         (
             "my_recipes.nowhere",
-            r"recipe: 'my_recipes\.nowhere' cannot be imported: No module named .*; looked for where you are",
+            r"recipe: 'my_recipes\.nowhere' cannot be imported: No module named .*; looked among",
         ),
         ("no_such_package.recipe", r"recipe: 'no_such_package\.recipe' cannot be imported: No module named"),
         ("my_recipes.broken", r"recipe: 'my_recipes\.broken' cannot be imported: .*nothing_of_this_name"),
