@@ -36,9 +36,9 @@ StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderC
 
 def _refuses(config: StartConfig, encoder: Path | None) -> None:
     """A model of other parts than the config wants, or whose weights do not fit its own config."""
-    from sparring.components.models import pretrained
-
     if encoder is not None or can_be_read(config):
+        from sparring.components.models import pretrained  # imports torch
+
         with pretrained.shapes_alone():
             _started(config, encoder)
 
