@@ -39,7 +39,8 @@ class FusionConfig(Config):
     two all weigh the same."""
     normalise: Normalise = "max-min"
     """How `interpolate` normalises each query's scores in each list. `max-min`: BM25's are divided by the highest,
-    others put from 0 to 1, and a document that a list lacks has 0. `none`: as they are; a document that a list lacks
+    others put from 0 to 1. A document that a list lacks has 0, but in a list of BM25's that was cut at `depth` or later
+    its lowest score. `none`: as they are; a document that a list lacks
     has 0 in BM25's, and the lowest score in others."""
 
     def reaching(self, k: int) -> Self:

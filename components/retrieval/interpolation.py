@@ -21,7 +21,8 @@ def interpolated(
 
     `lexical` are the numbers of the rankings by BM25, in which a document that has no word of the query has 0. So 0 is
     the score of a document that such a ranking lacks. `max-min` divides its scores by the highest: two documents that
-    share a rare word stay near each other, and far from all others.
+    share a rare word stay near each other, and far from all others. A list of k documents or more was cut, and a
+    document that it lacks may have words of the query: with `max-min` it gets the list's lowest score.
 
     The scores of other rankings have no zero. `max-min` puts the highest at 1 and the lowest at 0, which is also the
     score of a document that the ranking lacks; scores that are all equal become 1. With `none` a document that the
@@ -42,6 +43,9 @@ def interpolated(
         absent = np.zeros(len(queries))
         if normalise == "max-min":
             values = _scaled(values, low[asked], high[asked], lexical=number in lexical)
+            if number in lexical:
+                cut = (np.bincount(asked, minlength=len(queries)) >= k) & (high > 0)
+                absent[cut] = low[cut] / high[cut]
         elif number not in lexical:
             absent = np.where(np.isinf(low), 0.0, low)
         scores = absent[query]

@@ -102,12 +102,15 @@ parts = [{id: weight / (fusion["c"] + shared(score, list(own.values()))) for id,
 ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
 """
 SCALED = f"""
-# BM25's scores are divided by the highest, the retriever's put from 0 to 1. A document that a list lacks has 0.
+# BM25's scores are divided by the highest, the retriever's put from 0 to 1. A document that a list lacks has 0, but the
+# lowest score if BM25's list was cut.
 low, high = min(near.values(), default=0), max(near.values(), default=0)
 span = max(high - low, {NOISE} * max(abs(low), abs(high))) or 1
 scaled = {{"words": {{id: s / max(words.values()) for id, s in words.items()}},
           "near": {{id: 1 - (high - s) / span for id, s in near.items()}}}}
-share = lambda id: (1 - fusion["weight"]) * scaled["FIRST"].get(id, 0) + fusion["weight"] * scaled["OTHER"].get(id, 0)
+rest = {{"words": min(scaled["words"].values()) if len(words) >= fusion["depth"] else 0, "near": 0}}
+share = lambda id: sum(weight * scaled[own].get(id, rest[own]) for own, weight in (
+    ("FIRST", 1 - fusion["weight"]), ("OTHER", fusion["weight"])))
 """
 UNSCALED = """
 share = lambda id: total(id, (1 - fusion["weight"], fusion["weight"]), (FIRST, OTHER))

@@ -38,8 +38,9 @@ def plain(
         for found, share, words in zip((first, second), shares, lexical, strict=True):
             scores = found.get(query, {})
             low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
+            cut = config.normalise == "max-min" and len(scores) >= k
             for doc in {**first.get(query, {}), **second.get(query, {})}:
-                value = scores.get(doc, 0.0 if words else low)
+                value = scores.get(doc, 0.0 if words and not cut else low)
                 if config.normalise == "max-min" and words:
                     value /= high or 1.0
                 elif config.normalise == "max-min":
@@ -74,6 +75,17 @@ def test_as_a_plain_loop(config: dict[str, Any], k: int, words: int | None) -> N
         wanted = plain(first, second, asked, k, lexical)
         assert [(row["query_id"], row["doc_id"], row["rank"]) for row in found] == [row[:3] for row in wanted]
         assert [row["score"] for row in found] == pytest.approx([row[3] for row in wanted], abs=1e-6)
+
+
+def test_a_document_behind_a_cut_list_is_not_taken_for_one_without_words() -> None:
+    """The retriever's first document is behind the end of BM25's list, whose scores are nearly equal."""
+    words = {"q": {f"d{i}": 10.0 - i / 100 for i in range(5)}}
+    near = {"q": {"behind": 0.9, "d0": 0.1, "d1": 0.05}}
+    cut, whole = (
+        fuse([table(words), table(near)], how(depth=depth), lexical=[0])["doc_id"].to_pylist() for depth in (5, 100)
+    )
+    assert cut[0] == "behind"
+    assert whole[0] == "d0"
 
 
 def test_with_itself_a_ranking_keeps_its_order() -> None:
