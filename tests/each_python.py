@@ -58,10 +58,12 @@ def tried_on(python: str) -> tuple[list[str], dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         small = [str(place / "bin" / "python"), "-m", "tests.support.small_run", folder]
         result = json.loads(call(small).splitlines()[-1])
-    units = call([str(place / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", *UNITS])
-    passed = re.search(r"\d+ passed", units)
+    passed = None
+    if sizes[1]:  # the whole suite has tests for the Python of .venv
+        units = call([str(place / "bin" / "python"), "-m", "pytest", "-q", "-n", "2", *UNITS])
+        passed = re.search(r"\d+ passed", units)
     measures = [f"{result['measures'][f'{system} RR@10']:.3f}" for system in ("BM25", "retriever")]
-    return [version, *sizes, *measures, passed[0] if passed else "none"], result
+    return [version, *sizes, *measures, passed[0] if passed else "in `make test`"], result
 
 
 def version_of(python: Path) -> str:
