@@ -81,6 +81,7 @@ def _find(top: str) -> importlib.machinery.ModuleSpec | None:
     spec = importlib.util.find_spec(top)
     if spec is None and own_folder() is None and (Path(f"{top}.py").is_file() or Path(top).is_dir()):
         os.environ[FOLDER] = os.getcwd()
+    if spec is None and own_folder() is not None:
         add_own_folder()
         spec = importlib.util.find_spec(top)
     return spec
