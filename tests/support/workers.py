@@ -40,9 +40,9 @@ class Noter:
                 raise UserError("shard 2 is not as it should be")
             raise ValueError(f"shard {task['number']}:\nthe text cannot be read")
         path.write_text(json.dumps({**task, "threads": self._threads, "words": self._words}))
-        time.sleep(task.get("seconds", 0))
         while "until" in task and not Path(task["until"]).exists():
             time.sleep(0.01)
+        time.sleep(task.get("seconds", 0))
         with self._log.open("a") as file:
             file.write(f"{task['number']} {os.getpid()} {Path(sparring.workflows.__file__).resolve().parent.parent}\n")
 

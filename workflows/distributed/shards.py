@@ -14,10 +14,10 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,9 @@ from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.shard_worker import Filler, FillOnGPU, Worker, fill_batch
 from sparring.workflows.store import attempts, transfer
 from sparring.workflows.store.progress import Progress
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 MAX_DEATHS = 4
 """How often Ray starts a process's batch of shards again after the process has died."""
@@ -151,7 +154,7 @@ def _map_through_ray(
     needs = Resources(gpus=size * pool.gpus) if gpu else Resources(cpus=size * pool.threads)
     # Closing ends what still runs now. The garbage collector would do it some time later, and would start a new Ray for
     # that if this one is gone.
-    with reserve(needs, cluster.resources()), closing(iter(done.iter_rows())) as rows_done:
+    with reserve(needs, cluster.resources()), closing(_rows(done)) as rows_done:
         with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
             row = _next(rows_done)
         while row is not None:
@@ -177,6 +180,13 @@ def cut_batches(items: list[Any], workers: int, most: int) -> list[list[Any]]:
         batches.append(items[start : start + count])
         start += count
     return batches
+
+
+def _rows(done: "Dataset") -> Generator[dict[str, Any]]:
+    """The rows as they come. `iter_rows` would fetch ahead, and so keep each row back until the next one is there."""
+    with closing(iter(done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))) as batches:
+        for batch in batches:
+            yield from batch.to_pylist()
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:

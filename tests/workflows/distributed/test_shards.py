@@ -281,10 +281,11 @@ def test_through_ray_no_shard_starts_after_a_failure(ray: Cluster, out: Path) ->
 
 
 def test_through_ray_each_shard_is_reported_at_once(ray: Cluster, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only when its whole batch is done: here the second shard waits for the report of the first."""
+    """Not only when its batch or another shard is done: the first one ends last but one, and the second one, which
+    follows in the same process, waits for the report of the first."""
     reported = out.parent / "reported"
     monkeypatch.setattr(shards.Progress, "add", lambda self, count: reported.touch() if count == 1 else None)
-    first, *others = pieces(6, s1={"until": str(reported)})
+    first, *others = pieces(6, s0={"until": str(out / "part-5"), "seconds": 2}, s1={"until": str(reported)})
     run(out, [first._replace(size=1), *others], ray)
     assert sorted(log(out)) == ["0", "1", "2", "3", "4", "5"]
 
