@@ -19,8 +19,12 @@ from sparring.workflows import ROOT
 from sparring.workflows.stages.expected import KEY, Expected
 from sparring.workflows.stages.experiments import name_of
 
-HOLDS, DOES_NOT, NOT_SHOWN, UNTOLD = "holds", "does not hold", "not shown", "cannot be told here"
-WORST_FIRST = (DOES_NOT, NOT_SHOWN, HOLDS)
+HOLDS, SIGN_ONLY, DOES_NOT, NOT_SHOWN = "holds", "holds in sign only", "does not hold", "not shown"
+UNTOLD = "cannot be told here"
+WORST_FIRST = (DOES_NOT, NOT_SHOWN, SIGN_ONLY, HOLDS)
+CONSTRUCTED = "true by construction, so no evidence"
+ORDER = 10.0
+"""A difference outside ours is of another order if the larger of both is this many times the smaller."""
 RECORDS = ROOT / "docs" / "records"
 """A file NAME.json for each record, and what people say of it in NAME.md, under a title."""
 
@@ -59,15 +63,23 @@ class Claim(Config):
     """Where the paper has it, if `theirs` does not say so."""
     theirs: list[Theirs] = []
     ours: list[Ours] = []
+    once: str = ""
+    """What differs between the rows if it was made only once, such as `pre-training`: the verdict is about this one."""
+    by_construction: str = ""
+    """Why the claim cannot be wrong, if it cannot. Then no run is read: it would be no evidence."""
     untold: str = ""
-    """Why no run here can tell, where none can."""
+    """Why no run here can tell, if none can."""
     note: str = ""
     """What else a reader must know."""
 
     @model_validator(mode="after")
     def _is_read_or_says_why_not(self) -> Self:
-        if bool(self.ours) == bool(self.untold):
-            raise ValueError("ours: where runs here tell of it, or none and `untold` with the reason")
+        if [bool(self.ours), bool(self.untold), bool(self.by_construction)].count(True) != 1:
+            raise ValueError("accepted: one of `ours`, `untold` and `by_construction`")
+        pairs = [(one.record, one.better, one.worse, one.collection) for one in self.ours]
+        for pair in pairs:
+            if pairs.count(pair) > 1:
+                raise ValueError(f"ours: {listing(filter(None, pair))} is there twice; one measure decides for a pair")
         return self
 
 
@@ -82,16 +94,18 @@ class Page(Config):
 
 
 class Scope(NamedTuple):
-    """What a verdict is about, the widest first."""
+    """What a verdict is about."""
 
-    uncorrected: bool = False
-    """Whether the record has no p corrected for the other differences of its table."""
     trainings: int = 0
-    """How many trainings were taken as they are; 0 where they were counted as chance, so that it is of the method."""
+    """The number of trainings that were taken as they are; 0 if the test counts trainings as chance."""
+    once: str = ""
+    """What differs and was made only once."""
 
     def __str__(self) -> str:
+        if self.once:
+            return f" in this {self.once}"
         many = "in this training" if self.trainings == 1 else f"in these {self.trainings} trainings"
-        return (f" {many}" if self.trainings else "") + (", before correction" if self.uncorrected else "")
+        return f" {many}" if self.trainings else ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +119,8 @@ class Reading:
     worse: float | None = None
     entry: Json | None = None
     """The comparison, turned so that a positive difference is as the claim says."""
+    size: str = ""
+    """How the difference compares with the paper's."""
     why: str = ""
     """Why it cannot tell."""
 
@@ -158,13 +174,18 @@ def size(theirs: Theirs) -> tuple[float, float, str]:
     return values[theirs.better] / scale, values[theirs.worse] / scale, paper.source
 
 
-def read(ours: Ours) -> Reading:
-    """What a record says of one row being better than another. UserError names a row or measure that it has not."""
+def read(ours: Ours, claim: Claim | None = None) -> Reading:
+    """What a record says of one row being better than another, as the claim has it.
+
+    UserError names a row or measure that the record does not have, and a record that was typed by hand.
+    """
     found = record(ours.record)
     if found is None:
         if ours.record not in configs():
             raise UserError(f"no record {ours.record!r} in docs/records, and no config of that name")
         return Reading(ours, UNTOLD, why=f"no record yet; `sparring run {configs()[ours.record]}` measures it")
+    if "transcribed" in found:
+        raise UserError(f"{ours.record} was typed by hand, and its artifacts are gone. It cannot decide a claim.")
     means = found["means"]
     for row in (ours.better, ours.worse):
         names = dict.fromkeys(one["system"] for one in means)
@@ -185,7 +206,14 @@ def read(ours: Ours) -> Reading:
     entry = _compared(found["comparisons"], ours, here[0]["collection"])
     if entry is None:
         return Reading(ours, UNTOLD, **means_of, why="the record has no test of this pair")
-    return Reading(ours, *verdict(entry), **means_of, entry=entry)
+    word, scope = verdict(entry)
+    sizes = [size(one)[:2] for one in (claim.theirs if claim else []) if one.measure == ours.measure]
+    compared, far = sizes_compared(entry, [better - worse for better, worse in sizes])
+    if claim and claim.once and word != NOT_SHOWN:
+        scope = Scope(once=claim.once)
+    return Reading(
+        ours, SIGN_ONLY if far and word == HOLDS else word, scope, **means_of, entry=entry, size=compared
+    )  # fmt: skip
 
 
 def _compared(comparisons: Sequence[Json], ours: Ours, collection: str) -> Json | None:
@@ -203,30 +231,58 @@ def _compared(comparisons: Sequence[Json], ours: Ours, collection: str) -> Json 
 
 
 def verdict(entry: Json) -> tuple[str, Scope]:
-    """Whether the difference of a comparison is what a claim says, and what that is about.
+    """Whether the sign of a comparison's difference is what a claim says, and what that is about.
 
-    A difference is clear where p, corrected for the other differences of its table, is below .05. A test that counts
-    trainings as chance speaks of the method, another of the trainings that there were.
+    A difference is clear if p, corrected for the other differences of its table, is below .05. A test that counts
+    trainings as chance speaks of the method. Any other test speaks of the trainings that there were.
     """
-    uncorrected = entry.get("p_holm") is None
-    chance = entry["p"] if uncorrected else entry["p_holm"]
-    if chance >= CLEAR or entry["difference"] == 0:
+    if entry["p_holm"] >= CLEAR or entry["difference"] == 0:
         return NOT_SHOWN, Scope()
     trainings = 0 if entry["test"] == THE_METHOD else len(entry["seeds"])
-    return (HOLDS if entry["difference"] > 0 else DOES_NOT), Scope(uncorrected, trainings)
+    return (HOLDS if entry["difference"] > 0 else DOES_NOT), Scope(trainings)
 
 
-def summary(readings: Sequence[Reading]) -> tuple[str, str]:
-    """The verdict of a claim, which is the worst of its readings, and the same with what it is about, in words."""
+def sizes_compared(entry: Json, papers: Sequence[float]) -> tuple[str, bool]:
+    """How a difference compares with the paper's nearest one by the same measure, and whether by an order or more.
+
+    The paper's differences are positive as far as the paper's own tables agree with its claim.
+    """
+    if not papers:
+        return "", False
+    ours = entry["difference"]
+    paper = min(papers, key=lambda one: abs(one - ours))
+    if entry["low"] <= paper <= entry["high"]:
+        return "the paper's lies in the interval", False
+    if paper <= 0 or ours <= 0:
+        return "the paper's lies outside the interval", False
+    larger, smaller = max(paper, ours), min(paper, ours)
+    compared = f"the paper's is {larger / smaller:.{0 if larger >= 3 * smaller else 1}f} times as "
+    return compared + ("large" if paper > ours else "small"), larger >= ORDER * smaller
+
+
+def worst(readings: Sequence[Reading]) -> Reading | None:
+    """The reading that decides a claim; None if no run tells of it.
+
+    Of readings with the same verdict the one about the fewest trainings decides, as it says the least.
+    """
     told = [one for one in readings if one.verdict != UNTOLD]
-    if not told:
+    return min(
+        told, default=None,
+        key=lambda one: (WORST_FIRST.index(one.verdict), one.scope.trainings == 0, one.scope.trainings),
+    )  # fmt: skip
+
+
+def summary(claim: Claim, readings: Sequence[Reading]) -> tuple[str, str]:
+    """The verdict of a claim, which is the worst of its readings, and the same with what it is about, in words."""
+    decides = worst(readings)
+    if claim.by_construction:
+        return UNTOLD, CONSTRUCTED
+    if decides is None:
         return UNTOLD, UNTOLD
-    word = min((one.verdict for one in told), key=WORST_FIRST.index)
-    scopes = [one.scope for one in told if one.verdict == word]
-    # Of trainings that were taken as they are, the fewest say the least.
-    narrowest = max(scopes, key=lambda scope: (scope.uncorrected, scope.trainings > 0, -scope.trainings))
-    count = sum(one.verdict == HOLDS for one in told)
-    mixed = word != HOLDS and count > 0
+    told = [one for one in readings if one.verdict != UNTOLD]
+    word, narrowest = decides.verdict, decides.scope
+    count = sum(one.verdict in (HOLDS, SIGN_ONLY) for one in told)
+    mixed = word not in (HOLDS, SIGN_ONLY) and count > 0
     return word, f"{word}{narrowest}" + (
         f" (of {len(told)} pairs {count} {'holds' if count == 1 else 'hold'})" if mixed else ""
     )

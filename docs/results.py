@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import claims as rule  # noqa: E402
-from claims import DOES_NOT, HOLDS, NOT_SHOWN, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
+from claims import DOES_NOT, HOLDS, NOT_SHOWN, SIGN_ONLY, UNTOLD, Claim, Json, Page, Reading  # noqa: E402
 from papers import PAPERS  # noqa: E402
 
 from sparring.components.config import UserError, listing  # noqa: E402
@@ -30,49 +30,63 @@ ABOUT = """\
 # Results
 
 What the papers claim, and what runs here say of it. `python docs/results.py` makes these pages from `docs/claims` and
-`docs/records`; tests keep them current. The papers' numbers are those of `configs/papers`. The record of a run is kept
-by one command:
+`docs/records`, and tests keep them current. The papers' numbers are those of `configs/papers`. One command keeps the
+record of a run:
 
 ```
 sparring record configs/demo.yaml docs/records/demo.json
 ```
 
-Runs here are small: two cores, models of one to six layers, thousands of documents. They can show what holds at that
-size, and nothing of the papers' own. The start model is all-MiniLM-L6-v2, or its first layers, and its row is no
-zero-shot result: its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its
+Runs here are small: models of one to six layers, thousands of documents, a few hundred updates. They show what holds at
+that size, and say nothing about the papers' own. The start model is all-MiniLM-L6-v2, or its first layers. Its row is
+no zero-shot result: its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its
 training data.
 
 ## The rule
 
-A claim says that one row of a table is better than another. A difference is clear where its p is below .05 after Holm's
-correction for all differences of its table.
+A claim says that one row of a table is better than another. A difference is clear if its p is below .05 after Holm's
+correction for all differences of its table. The verdict has a sign and a size.
 
 | verdict | when |
 |---|---|
-| holds | the difference is clear and as claimed, by the test that counts queries and trainings as chance |
-| holds in this training | the same by the test that takes the trainings as they are: nothing is said of the method |
-| does not hold | the difference is clear, and the other way round |
+| holds | the difference is clear and has the claimed sign, by the test that counts queries and trainings as chance |
+| holds in these trainings | the same, by the test that takes the trainings as they are, and says nothing of others |
+| holds in this pre-training | the same, but what differs between the rows was made only once |
+| holds in sign only | the sign holds; the paper's difference is outside our interval and ten times as large or small |
+| does not hold | the difference is clear and has the opposite sign |
 | not shown | no clear difference |
-| cannot be told here | no run tells of it, or none tested the two rows against each other |
+| cannot be told here | no run measured both rows, or the claim is true by construction |
 
-A claim of several pairs has the worst of their verdicts. "Before correction" means that the record has p alone, without
-its correction.
+A claim with several pairs of rows gets the worst of their verdicts. Each experiment counts once, with one measure. The
+size is compared only if the paper has the same measure.
 
-Tables that are *transcribed* were typed by hand in RESULTS.md, from runs whose artifacts are gone. They and the words
-about them stand here as they stood there. Where these say nothing else, they are of 2 cores of an Intel Xeon with AMX
-and no GPU, and p comes from a paired randomization test over the queries, which takes the trainings as they are, and is
-not corrected.
+Tables that are *transcribed* were typed by hand, from runs whose artifacts are gone. They decide nothing. They stand
+here, as they were written then, only until somebody measures them again. Their p comes from a paired randomization test
+over the queries, which takes the trainings as they are, and is not corrected.
 
-Records made before 2026-11-29 order equal scores differently, and their interpolated systems spread BM25's scores from
-0 to 1. Today BM25's scores are divided by the highest ([Read the results](../guides/results.md)). Rankings of single
+## What changed on 2026-11-29
+
+Before this day the pages counted 77 claims, and many verdicts said more than was measured:
+
+- Transcribed tables decided claims. All claims of EAR and most of SamToNe and CODER rest on such tables alone, so
+  nothing can be told about them until they are measured again.
+- A pair of rows counted several times: with several measures, from two runs of one experiment, on dev and on test.
+- "Holds" was printed beside a difference that was 40 times smaller than the paper's. Now sign and size are apart.
+- SimLM's starts were compared with five fine-tunings of one pre-training each. The verdict now names that pre-training.
+- AR2's first claim mixed the paper's objective with another one. They are two claims now.
+- Claims that cannot be wrong were counted as evidence. For example, the best of 50 expansions is never worse than the
+  one that is chosen.
+
+Records made before this day order equal scores differently, and their interpolated systems spread BM25's scores from 0
+to 1. Today BM25's scores are divided by the highest ([Read the results](../guides/results.md)). Rankings of single
 retrievers without copies among their documents are the same.
 
-Steps of most runs shared their machine with other programs: no speed is claimed by their times. Speed is measured in
+Most runs shared their machine with other programs, so their times say nothing about speed. Speed is measured in
 `tests/benchmarks/RESULTS.md`.
 """
 TRANSCRIBED = (
-    "*Transcribed: typed by hand in {file} of commit {commit}, from a run whose artifacts are gone. What follows "
-    "stands as it stood there.*"
+    "*Transcribed: typed by hand in {file} of commit {commit}, from a run whose artifacts are gone. It decides no "
+    "claim. What follows stands as it stood there.*"
 )
 WORDS_ALONE = "*No record: what follows was written by hand in RESULTS.md, and stands as it stood there.*"
 
@@ -97,17 +111,17 @@ def _read(name: str, at: int, claim: Claim) -> list[Reading]:
     try:
         for one in claim.theirs:
             rule.size(one)
-        return [rule.read(one) for one in claim.ours]
+        return [rule.read(one, claim) for one in claim.ours]
     except UserError as error:
         raise UserError(f"docs/claims/{name}.yaml: claims.{at}: {error}") from None
 
 
 def _index(pages: dict[str, Page], readings: dict[str, list[list[Reading]]]) -> str:
     """The rule, and all claims with their verdicts."""
-    verdicts = (HOLDS, DOES_NOT, NOT_SHOWN, UNTOLD)
+    verdicts = (HOLDS, SIGN_ONLY, DOES_NOT, NOT_SHOWN, UNTOLD)
     lines = [ABOUT, "## All claims", "", *_head("", *verdicts)]
     for name, page in pages.items():
-        words = [rule.summary(of)[0] for of in readings[name]]
+        words = [rule.summary(*one)[0] for one in zip(page.claims, readings[name], strict=True)]
         lines.append(_cells(f"[{page.title}]({name}.md)", *(str(words.count(word) or "") for word in verdicts)))
     for name, page in pages.items():
         lines += ["", f"### {page.title}", "", *_overview(page, readings[name], f"{name}.md")]
@@ -121,7 +135,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
     lines += [page.about, ""]
     lines += ["## Claims", "", *_overview(page, readings), ""]
     for at, (claim, of) in enumerate(zip(page.claims, readings, strict=True), 1):
-        verdict = _capital(rule.summary(of)[1])
+        verdict = _capital(rule.summary(claim, of)[1])
         lines += [
             f'<a id="claim-{at}"></a>',
             "",
@@ -133,7 +147,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
         lines += [
             *_theirs(claim),
             *_ours(claim, of, homes),
-            f"{_capital(claim.untold)}." if claim.untold else "",
+            f"{_capital(claim.untold or claim.by_construction)}." if not claim.ours else "",
             "",
             claim.note,
             "",
@@ -145,13 +159,26 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
 
 
 def _overview(page: Page, readings: list[list[Reading]], place: str = "") -> list[str]:
-    """Claims with their verdicts."""
-    lines = _head("", "claim", "where", "verdict")
+    """Claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
+    lines = _head("", "claim", "where", "the paper's difference", "difference here", "verdict")
     for at, (claim, of) in enumerate(zip(page.claims, readings, strict=True), 1):
         where = dict.fromkeys([claim.where, *(_short(rule.size(one)[2]) for one in claim.theirs)])
-        told = (f"[{at}]({place}#claim-{at})", claim.says, ", ".join(filter(None, where)), rule.summary(of)[1])
-        lines.append(_cells(*told))
+        decides = rule.worst(of)
+        ours = (
+            "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
+        )
+        told = f"[{at}]({place}#claim-{at})", claim.says, ", ".join(filter(None, where)), _papers(claim, decides), ours
+        lines.append(_cells(*told, rule.summary(claim, of)[1]))
     return lines
+
+
+def _papers(claim: Claim, decides: Reading | None) -> str:
+    """The paper's difference, by the measure of the pair that decides if the paper has it."""
+    same = [one for one in claim.theirs if decides is not None and one.measure == decides.ours.measure]
+    for one in (same or claim.theirs)[:1]:
+        better, worse, _ = rule.size(one)
+        return f"{signed(better - worse)} {one.measure}"
+    return ""
 
 
 def _theirs(claim: Claim) -> list[str]:
@@ -178,7 +205,7 @@ def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[
         if entry is None:
             lines.append(_cells(f"{one.verdict}: {one.why}", "", "", of, run))
         else:
-            told = f"{one.verdict}{one.scope}{_inside(claim, one)}"
+            told = f"{one.verdict}{one.scope}" + (f"; {one.size}" if one.size else "")
             lines.append(_cells(told, _difference(entry), _chance(entry), of, run))
     return [*lines, ""]
 
@@ -188,28 +215,12 @@ def _difference(entry: Json) -> str:
     return signed(entry["difference"]) + ends
 
 
-def _inside(claim: Claim, one: Reading) -> str:
-    """Whether the interval of a difference that is not shown has the paper's, by the same measure."""
-    sizes = [rule.size(of)[:2] for of in claim.theirs if of.measure == one.ours.measure]
-    if one.verdict != NOT_SHOWN or one.entry is None or one.entry["low"] is None or not sizes:
-        return ""
-    inside = [one.entry["low"] <= better - worse <= one.entry["high"] for better, worse in sizes]
-    lies = "in" if all(inside) else "partly in" if any(inside) else "outside"
-    return f"; the paper's difference lies {lies} this interval"
-
-
 def _chance(entry: Json) -> str:
     """p, the same corrected for the other differences of the table, and what it counts as chance."""
-    p, corrected = (_p(entry.get(key), below=entry.get("below", False)) for key in ("p", "p_holm"))
+    p, corrected = p_number(entry["p"]), p_number(entry["p_holm"])
     trainings = "this training" if len(entry["seeds"]) == 1 else "these trainings"
     counted = "the method" if entry["test"] == THE_METHOD else trainings
-    return ", ".join(filter(None, [p, corrected and f"corrected {corrected}", counted]))
-
-
-def _p(value: float | None, *, below: bool) -> str:
-    """A p; of one that was transcribed it may be known that it is below."""
-    text = "" if value is None else p_number(value)
-    return f"<{text}" if below and text and not text.startswith("<") else text
+    return f"{p}, corrected {corrected}, {counted}"
 
 
 def _run(name: str) -> list[str]:

@@ -54,6 +54,14 @@ def rule(pages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pages.rule.record.cache_clear()
 
 
+OURS = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
+THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "measure": "Answer@20"}
+
+
+def a_claim(rule: Any) -> Any:
+    return rule.Claim(says="a is better.", ours=[OURS])
+
+
 def compared(difference: float, holm: float | None, test: str = THE_METHOD, **rest: Any) -> dict[str, Any]:
     """A comparison of a with b."""
     return {"system": "a", "baseline": "b", "collection": "c", "split": "test", "seeds": [1, 2, 3], "measure": "RR@10",
@@ -96,16 +104,13 @@ def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleT
         (compared(0.1, 0.01, THIS_TRAINING), "holds in these 3 trainings"),
         (compared(0.1, 0.01, THIS_TRAINING, seeds=[7]), "holds in this training"),
         (compared(-0.1, 0.01, THIS_TRAINING, seeds=[7]), "does not hold in this training"),
-        (compared(0.1, None), "holds, before correction"),
-        (compared(0.1, None, THIS_TRAINING), "holds in these 3 trainings, before correction"),
-        (compared(0.1, None, p=0.06), "not shown"),
     ],
 )
 def test_a_verdict_follows_from_the_comparison(rule: Any, comparison: dict[str, Any], verdict: str) -> None:
     rule.recorded(comparison)
     reading = read(rule)
     assert f"{reading.verdict}{reading.scope}" == verdict
-    assert rule.summary([reading])[1] == verdict
+    assert rule.summary(a_claim(rule), [reading])[1] == verdict
 
 
 def test_the_test_that_counts_trainings_decides(rule: Any) -> None:
@@ -148,7 +153,7 @@ def test_a_claim_has_the_worst_verdict_of_its_pairs(rule: Any, pairs: list[tuple
         rule.recorded(compared(*pair))
         readings.append(read(rule))
     rule.recorded()
-    assert rule.summary([*readings, read(rule)])[1] == verdict
+    assert rule.summary(a_claim(rule), [*readings, read(rule)])[1] == verdict
 
 
 def test_a_claim_is_about_no_more_than_its_narrowest_pair(rule: Any) -> None:
@@ -156,27 +161,60 @@ def test_a_claim_is_about_no_more_than_its_narrowest_pair(rule: Any) -> None:
     for one in (compared(0.1, 0.01), compared(0.1, 0.01, THIS_TRAINING), compared(0.1, 0.01, THIS_TRAINING, seeds=[4])):
         rule.recorded(one)
         readings.append(read(rule))
-    assert rule.summary(readings)[1] == "holds in this training"
+    assert rule.summary(a_claim(rule), readings)[1] == "holds in this training"
+
+
+THEIRS_BY_SAME_MEASURE = {
+    "table": "ar2/table2-msmarco", "better": "retriever 10", "worse": "warm retriever", "measure": "RR@10"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("difference", "lies"),
-    [(0.04, "in"), (0.09, "outside")],  # the paper's is .047, the interval .02 on both sides
+    ("difference", "holm", "verdict", "size"),
+    [  # the paper's difference is .047, our interval .02 on both sides
+        (0.04, 0.4, "not shown", "the paper's lies in the interval"),
+        (0.04, 0.01, "holds", "the paper's lies in the interval"),
+        (0.09, 0.01, "holds", "the paper's is 1.9 times as small"),
+        (0.02, 0.01, "holds", "the paper's is 2.4 times as large"),
+        (0.004, 0.01, "holds in sign only", "the paper's is 12 times as large"),
+        (0.6, 0.01, "holds in sign only", "the paper's is 13 times as small"),
+        (-0.04, 0.01, "does not hold", "the paper's lies outside the interval"),
+    ],
 )
-def test_a_difference_that_is_not_shown_may_exclude_the_papers(
-    rule: Any, pages: ModuleType, difference: float, lies: str
+def test_a_verdict_has_a_sign_and_a_size(
+    rule: Any, pages: ModuleType, difference: float, holm: float, verdict: str, size: str
 ) -> None:
-    rule.recorded(compared(difference, 0.4))
-    theirs = {"table": "ar2/table2-msmarco", "better": "retriever 10", "worse": "warm retriever", "measure": "RR@10"}
-    ours = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
-    claim = rule.Claim(says="x", theirs=[theirs], ours=[ours])
-    text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [read(rule)], {})])
+    rule.recorded(compared(difference, holm))
+    claim = rule.Claim(says="x", theirs=[THEIRS_BY_SAME_MEASURE], ours=[OURS])
+    reading = rule.read(claim.ours[0], claim)
+    assert (reading.verdict, reading.size) == (verdict, size)
+    text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [reading], {})])
     assert "| Table 2 (`ar2/table2-msmarco`) | RR@10 | retriever 10: .395 | warm retriever: .348 | +.047 |" in text
-    assert f"not shown; the paper's difference lies {lies} this interval" in text
+    assert f"{verdict}; {size}" in text
 
 
-OURS = {"record": "made", "better": "a", "worse": "b", "measure": "RR@10"}
-THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "measure": "Answer@20"}
+def test_a_size_by_another_measure_is_not_compared(rule: Any) -> None:
+    rule.recorded(compared(0.004, 0.01))
+    claim = rule.Claim(says="x", theirs=[THEIRS], ours=[OURS])
+    reading = rule.read(claim.ours[0], claim)
+    assert (reading.verdict, reading.size) == ("holds", "")
+
+
+def test_a_verdict_names_what_was_made_once(rule: Any) -> None:
+    rule.recorded(compared(0.1, 0.01))
+    claim = rule.Claim(says="x", ours=[OURS], once="pre-training")
+    assert rule.summary(claim, [rule.read(claim.ours[0], claim)])[1] == "holds in this pre-training"
+
+
+def test_a_claim_by_construction_is_no_evidence(rule: Any) -> None:
+    claim = rule.Claim(says="x", by_construction="the best is never worse")
+    assert rule.summary(claim, []) == ("cannot be told here", "true by construction, so no evidence")
+
+
+def test_a_record_typed_by_hand_decides_nothing(rule: Any) -> None:
+    (rule.RECORDS / "typed.json").write_text(json.dumps({"means": [], "comparisons": [], "transcribed": {}}))
+    with pytest.raises(UserError, match="typed was typed by hand, and its artifacts are gone"):
+        read(rule, record="typed")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +229,9 @@ THEIRS = {"table": "ar2/table2-nq", "better": "retriever 10", "worse": "BM25", "
         ({"ours": [OURS], "theirs": [{**THEIRS, "measure": "P@1"}]},
          "claims.0: ar2/table2-nq: no column P@1; accepted: Answer@5, Answer@20, Answer@100"),
         ({"ours": [OURS], "theirs": [{**THEIRS, "table": "ar2/table0"}]}, "papers/ar2/table0.yaml: there is no such"),
-        ({}, "claims.0: ours: where runs here tell of it, or none and `untold` with the reason"),
+        ({}, "claims.0: accepted: one of `ours`, `untold` and `by_construction`"),
+        ({"ours": [OURS, {**OURS, "measure": "P@1"}]},
+         "claims.0: ours: made, a, b is there twice; one measure decides for a pair"),
         ({"ours": [{**OURS, "bettr": "a"}]}, "claims.0.ours.0.bettr: unknown key; accepted: record, better, worse"),
     ],
 )  # fmt: skip
