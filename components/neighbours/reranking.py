@@ -154,5 +154,19 @@ def list_scores(
     with torch.inference_mode():
         for part, *arrays in context_vectors(queries, documents, lists.queries, padded, batch):
             query_vectors, document_vectors = (torch.from_numpy(array).to(device).float() for array in arrays)
-            parts.append(scores(query_vectors, document_vectors, config, mask[part]))
-    return torch.cat(parts).cpu().numpy() if parts else np.empty((0, 0), np.float32)
+            similar = scores(query_vectors, document_vectors, config, mask[part]).cpu().numpy()
+            parts += [shared_by_copies(*one) for one in zip(similar, arrays[1], strict=True)]
+    return np.stack(parts) if parts else np.empty((0, 0), np.float32)
+
+
+def shared_by_copies(scores: npt.NDArray[np.float32], vectors: npt.NDArray) -> npt.NDArray[np.float32]:
+    """Give each of N documents the score of the first one with the same vector: `scores` (N,), `vectors` (N, d).
+
+    The sums behind the scores of two copies may differ in their last bits, which would decide their order.
+
+    >>> shared_by_copies(np.array([0.5, 0.2, 0.500001], np.float32), np.array([[1, 0], [0, 1], [1, 0]]))
+    array([0.5, 0.2, 0.5], dtype=float32)
+    """
+    first: dict[bytes, np.float32] = {}
+    shared = (first.setdefault(vector.tobytes(), score) for vector, score in zip(vectors, scores, strict=True))
+    return np.fromiter(shared, np.float32, len(scores))

@@ -39,9 +39,9 @@ class FusionConfig(Config):
     two all weigh the same."""
     normalise: Normalise = "max-min"
     """How `interpolate` normalises each query's scores in each list. `max-min`: BM25's are divided by the highest,
-    others put from 0 to 1. A document that a list lacks has 0, but in a list of BM25's that was cut at `depth` or later
-    its lowest score. `none`: as they are; a document that a list lacks
-    has 0 in BM25's, and the lowest score in others."""
+    others put from 0 to 1. `none`: as they are. A document that BM25's list lacks gets 0, or the list's lowest score if
+    the list has `depth` documents or more: the list was cut, so the document may have words of the query. A document
+    that another list lacks gets its lowest score."""
 
     def reaching(self, k: int) -> Self:
         """The same for rankings of `k` documents, none of which is cut by a `depth` that was left open."""

@@ -20,13 +20,13 @@ def interpolated(
     """The k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
     `lexical` are the numbers of the rankings by BM25, in which a document that has no word of the query has 0. So 0 is
-    the score of a document that such a ranking lacks. `max-min` divides its scores by the highest: two documents that
-    share a rare word stay near each other, and far from all others. A list of k documents or more was cut, and a
-    document that it lacks may have words of the query: with `max-min` it gets the list's lowest score.
+    the score of a document that such a ranking lacks. A list of k documents or more was cut, and a document that it
+    lacks may have words of the query: it gets the list's lowest score. `max-min` divides BM25's scores by the highest:
+    two documents that share a rare word stay near each other, and far from all others.
 
-    The scores of other rankings have no zero. `max-min` puts the highest at 1 and the lowest at 0, which is also the
-    score of a document that the ranking lacks; scores that are all equal become 1. With `none` a document that the
-    ranking lacks gets its lowest score for the query.
+    The scores of other rankings have no zero. A document that such a ranking lacks gets its lowest score for the query.
+    `max-min` puts the highest score at 1 and the lowest at 0. Scores that are all equal become 1, and a document that
+    the ranking lacks then gets 0.
 
     Queries come in the first ranking's order, then those that only the second has, and so on.
     """
@@ -40,14 +40,12 @@ def interpolated(
         values = table["score"].to_numpy().astype(np.float64)
         asked = own // max(1, len(documents))
         low, high = _ends(values, asked, len(queries))
-        absent = np.zeros(len(queries))
         if normalise == "max-min":
             values = _scaled(values, low[asked], high[asked], lexical=number in lexical)
-            if number in lexical:
-                cut = (np.bincount(asked, minlength=len(queries)) >= k) & (high > 0)
-                absent[cut] = low[cut] / high[cut]
-        elif number not in lexical:
-            absent = np.where(np.isinf(low), 0.0, low)
+            low, _ = _ends(values, asked, len(queries))
+        cut = np.bincount(asked, minlength=len(queries)) >= k
+        has_lowest = cut if number in lexical else np.full(len(queries), normalise == "none")
+        absent = np.where(has_lowest & np.isfinite(low), low, 0.0)
         scores = absent[query]
         scores[np.searchsorted(union, own)] = values
         total += weight * scores

@@ -80,22 +80,27 @@ _RIDGE = 1e-5
 """Keeps the weights finite where they tell the relevant candidates from all others without a mistake."""
 
 
-def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array, *, lexical: bool) -> Floats:
+def scores_in(
+    pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array, *, lexical_k: int | None = None
+) -> Floats:
     """(N,) the scores that a ranking gives N pairs of a query and a document.
 
-    A document that the ranking does not have for a query gets its lowest score for the query; if it does not have the
-    query either, 0. Of a `lexical` ranking, BM25's, it always gets 0: it has no word of the query. The ranking is read
-    in pieces, and never held in memory.
+    A document that the ranking lacks for a query gets the lowest score that the query has there, or 0 if the ranking
+    lacks the query. BM25's ranking has `lexical_k`, the number of documents that were asked for: if a query has fewer,
+    a document that is lacking has no word of the query, and gets 0. The ranking is read in pieces, and never held in
+    memory.
     """
     names, titles = pc.unique(queries), pc.unique(documents)
     wanted = _keys(queries, documents, names, titles)
     order = np.argsort(wanted, kind="stable")
     scores = np.full(len(wanted), np.nan)
-    lowest = np.full(len(names), np.inf)
+    lowest, found = np.full(len(names), np.inf), np.zeros(len(names), np.int64)
     for piece in pieces:
         own = piece.filter(pc.is_in(piece["query_id"], value_set=names))
         values = own["score"].to_numpy().astype(np.float64)
-        np.minimum.at(lowest, pc.index_in(own["query_id"], value_set=names).to_numpy(), values)
+        rows = pc.index_in(own["query_id"], value_set=names).to_numpy()
+        np.minimum.at(lowest, rows, values)
+        found += np.bincount(rows, minlength=len(names))
         known = pc.is_in(own["doc_id"], value_set=titles)
         own, values = own.filter(known), values[known.to_numpy()]
         keys = _keys(own["query_id"], own["doc_id"], names, titles)
@@ -103,7 +108,7 @@ def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array
         for offset in range(int((high - low).max(initial=0))):  # a pair may be asked for more than once
             there = low + offset < high
             scores[order[low[there] + offset]] = values[there]
-    lowest[np.isinf(lowest) | lexical] = 0.0
+    lowest[np.isinf(lowest) | (found < (lexical_k or 0))] = 0.0
     query = pc.index_in(queries, value_set=names).to_numpy()
     return np.where(np.isnan(scores), lowest[query], scores)
 

@@ -83,12 +83,16 @@ weights = np.where(nearest(by["k"]) & nearest(by["k"]).T, products.clip(0), 0)
 weights = nearest(by["k_exp"] - 1) @ weights / nearest(by["k_exp"] - 1).sum(1, keepdims=True)
 shared, total = np.minimum(weights[0], weights).sum(1), weights.sum(1)
 similar = by["mix"] * products[0] + (1 - by["mix"]) * shared / np.maximum(total[0] + total - shared, 1e-30)
-ranked[: len(similar) - 1] = [id for _, id in sorted(zip(-similar[1:], ranked))]
+
+# Sums differ in their last bits, so documents with the same vector get the similarity of the first.
+copies = {}
+similar = [-copies.setdefault(vector.tobytes(), one) for vector, one in zip(elements[1:], similar[1:])]
+ranked[: len(similar)] = [id for _, id in sorted(zip(similar, ranked))]
 """
 TOTAL = """
-# A document that BM25's list lacks has 0 there; one that the retriever's lacks has that list's lowest score.
-total = lambda id, weights, lists: sum(
-    w * own.get(id, ABSENT) for w, own in zip(weights, lists))
+# A document that a list lacks has the list's lowest score, but 0 if BM25 found fewer documents than it was asked for.
+lowest = lambda own, k: min(own.values(), default=0)WHOLE
+total = lambda id, weights, lists, k: sum(w * own.get(id, lowest(own, k)) for w, own in zip(weights, lists))
 """
 INTERLEAVED = """
 places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in enumerate((FIRST, OTHER))]
@@ -113,7 +117,7 @@ share = lambda id: sum(weight * scaled[own].get(id, rest[own]) for own, weight i
     ("FIRST", 1 - fusion["weight"]), ("OTHER", fusion["weight"])))
 """
 UNSCALED = """
-share = lambda id: total(id, (1 - fusion["weight"], fusion["weight"]), (FIRST, OTHER))
+share = lambda id: total(id, (1 - fusion["weight"], fusion["weight"]), (FIRST, OTHER), fusion["depth"])
 """
 INTERPOLATED = """\
 ranked = sorted({*words, *near}, key=lambda id: (-np.float32(share(id)), id))[: fusion["depth"]]
@@ -129,7 +133,8 @@ RERANKED = """\
 ranked[: len(judged)] = sorted(judged, key=lambda id: -judged[id])
 """
 WEIGHTED = """\
-ranked[: len(judged)] = sorted(judged, key=lambda id: -total(id, ranker["weights"].values(), (judged, LISTS)))
+weighted = lambda id: total(id, ranker["weights"].values(), (judged, LISTS), LEXICAL_K)
+ranked[: len(judged)] = sorted(judged, key=lambda id: -weighted(id))
 """
 PRINTED = r"""
 print(*(f"{id}\t{documents[id][:80]}" for id in ranked[:k]), sep="\n")
@@ -149,13 +154,14 @@ def example(config: SystemConfig) -> str:
         near = near.replace("encode_query([query])", CUT)
     parts += [RETRIEVER, near] if dense is not None else []
     unscaled = fusion is not None and fusion.how == "interpolate" and fusion.normalise == "none"
-    absent = "min(own.values(), default=0)"
-    total = TOTAL.replace("ABSENT", f"0 if own is words else {absent}" if lexical is not None else absent)
+    total = TOTAL.replace("WHOLE", "" if lexical is None else " if own is not words or len(own) >= k else 0")
     parts += [total] if weights is not None or unscaled else []
     alone = "" if by_neighbours else ALONE.replace("FIRST", lists[0])
     parts += [_fused(fusion) if fusion is not None else alone]
     if ranker is not None:
-        parts += [JUDGED, RERANKED if weights is None else WEIGHTED.replace("LISTS", _both(lists))]
+        weighted = WEIGHTED.replace("LISTS", _both(lists))
+        weighted = weighted.replace("LEXICAL_K", "0" if lexical is None else 'lexical["k"]')
+        parts += [JUDGED, RERANKED if weights is None else weighted]
     return "".join([*parts, PRINTED])
 
 

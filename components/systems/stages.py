@@ -124,10 +124,11 @@ def similarities(query: np.ndarray, documents: np.ndarray, config: Neighbours) -
     import torch
 
     from sparring.components.neighbours.reciprocal import scores
+    from sparring.components.neighbours.reranking import shared_by_copies
 
     with torch.inference_mode():
         asked, found = (torch.from_numpy(one).float()[None] for one in (query, documents))
-        return scores(asked, found, config)[0].numpy()
+        return shared_by_copies(scores(asked, found, config)[0].numpy(), documents)
 
 
 def reordered(found: Found, first: Found) -> Found:

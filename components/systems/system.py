@@ -183,7 +183,7 @@ class System:
             if self._ranker is not None and self.config.ranker is not None:
                 judged = self._judged(texts, ranked, self._ranker, self.config.ranker.depth, spent)
                 with spent.of("rank"):
-                    final = _reordered(ranked, judged, lists, self.config.ranker.weights)
+                    final = _reordered(ranked, judged, lists, self.config)
                 scores = {**scores, "ranker": judged}
         with spent.of("text"):
             by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
@@ -250,30 +250,34 @@ def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig)
 
 
 def _reordered(
-    ranked: list[Found], judged: list[Found], lists: Mapping[str, list[Found]], weights: Weights | None
+    ranked: list[Found], judged: list[Found], lists: Mapping[str, list[Found]], config: SystemConfig
 ) -> list[Found]:
     """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores below
     these."""
+    weights = None if config.ranker is None else config.ranker.weights
+    lexical_k = 0 if config.lexical is None else config.lexical.k
     final = []
     for q, (found, own) in enumerate(zip(ranked, judged, strict=True)):
         if weights is not None:
-            own = weighted(own, {name: of_all[q] for name, of_all in lists.items()}, weights)
+            own = weighted(own, {name: of_all[q] for name, of_all in lists.items()}, weights, lexical_k)
         final.append(reordered(found, sorted(own, key=lambda one: -one[1])))
     return final
 
 
-def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights) -> Found:
+def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights, lexical_k: int) -> Found:
     """The weighted sums of the ranker's scores and those of the lists that they are in.
 
-    A document that BM25's list lacks has 0 there; one that the retriever's list lacks has the list's lowest score.
+    A document that a list lacks gets the list's lowest score. It gets 0 if BM25's list has fewer documents than the
+    `lexical_k` that were asked for.
 
     >>> lists = {"dense": [("a", 0.5)], "lexical": [("b", 8.0)]}
-    >>> weighted([("a", 1.0), ("b", 2.0)], lists, Weights(ranker=1, retriever=2, bm25=0.5))
+    >>> weighted([("a", 1.0), ("b", 2.0)], lists, Weights(ranker=1, retriever=2, bm25=0.5), lexical_k=2)
     [('a', 2.0), ('b', 7.0)]
     """
-    parts = [(dict(judged), weights.ranker)]
-    parts += [(dict(lists.get("dense", [])), weights.retriever), (dict(lists.get("lexical", [])), weights.bm25)]
-    lowest = [0.0, min((score for _, score in lists.get("dense", [])), default=0.0), 0.0]
+    dense, lexical = lists.get("dense", []), lists.get("lexical", [])
+    parts = [(dict(judged), weights.ranker), (dict(dense), weights.retriever), (dict(lexical), weights.bm25)]
+    cut = lexical if len(lexical) >= lexical_k else []
+    lowest = [0.0, *(min((score for _, score in found), default=0.0) for found in (dense, cut))]
     return [
         (one, sum(weight * scores.get(one, low) for (scores, weight), low in zip(parts, lowest, strict=True)))
         for one, _ in judged

@@ -87,7 +87,8 @@ class Reranking:
     def _priors(self, split: str) -> list[dict[str, Any]]:
         assert self.prior is not None
         rankings = {"retriever": self.retrieval.ranking(split), "bm25": self.collection.bm25(split)}
-        return [{"name": name, "ranking": rankings[name]} for name in self.prior.scores]
+        lexical_k = {"retriever": None, "bm25": rankings["bm25"].inputs["k"]}
+        return [{"name": name, "ranking": rankings[name], "lexical_k": lexical_k[name]} for name in self.prior.scores]
 
     @property
     def _select(self) -> str:

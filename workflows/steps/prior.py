@@ -31,6 +31,8 @@ class Prior(TypedDict):
     name: str
     """What its weight is called: `retriever`, `bm25`."""
     ranking: Path
+    lexical_k: int | None
+    """For BM25's ranking, the number of documents that were asked for."""
 
 
 def _fit_cost(site: Site, *, data: Sizes, reranked: Ranking, priors: list[Any], split: str, depth: int) -> Cost:
@@ -55,7 +57,7 @@ def _refuses(data: Path, split: str) -> None:
         raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
 
 
-@Description(part="scoring by the ranker", version=2, cost=_fit_cost, refuses=_refuses)
+@Description(part="scoring by the ranker", version=3, cost=_fit_cost, refuses=_refuses)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def _note(weights: dict[str, float], split: str) -> str:
     )
 
 
-@Description(part="scoring by the ranker", version=2, cost=_add_cost)
+@Description(part="scoring by the ranker", version=3, cost=_add_cost)
 def add_prior(
     out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def add_prior(
     return {"rows": len(table)}
 
 
-@Description(part="scoring by the ranker", version=2, cost=_teach_cost)
+@Description(part="scoring by the ranker", version=3, cost=_teach_cost)
 def teach_with_prior(
     out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:
@@ -138,8 +140,7 @@ def _features(pairs: pa.Table, priors: list[Prior]) -> npt.NDArray[np.float64]:
     columns = [pairs["score"].to_numpy().astype(np.float64)]
     for prior in priors:
         ranked = pieces(prior["ranking"] / "ranking.parquet", RANKING)
-        lexical = prior["name"] == BM25
-        columns.append(scores_in(ranked, pairs["query_id"], pairs["doc_id"], lexical=lexical))
+        columns.append(scores_in(ranked, pairs["query_id"], pairs["doc_id"], lexical_k=prior["lexical_k"]))
     return np.stack(columns, 1)
 
 

@@ -38,7 +38,7 @@ def plain(
         for found, share, words in zip((first, second), shares, lexical, strict=True):
             scores = found.get(query, {})
             low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
-            cut = config.normalise == "max-min" and len(scores) >= k
+            cut = len(scores) >= k
             for doc in {**first.get(query, {}), **second.get(query, {})}:
                 value = scores.get(doc, 0.0 if words and not cut else low)
                 if config.normalise == "max-min" and words:

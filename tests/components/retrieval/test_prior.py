@@ -73,12 +73,13 @@ def test_scores_are_looked_up_as_by_a_loop() -> None:
     pairs = [(f"q{rng.integers(4)}", f"d{rng.integers(9)}") for _ in range(200)]  # repeated; q3 has no ranking
     lowest = {q: min(found.values()) for q, found in ranking.items()}
     expected = [ranking.get(q, {}).get(d, lowest.get(q, 0.0)) for q, d in pairs]
-    by_words = [ranking.get(q, {}).get(d, 0.0) for q, d in pairs]
+    not_cut = [ranking.get(q, {}).get(d, 0.0) for q, d in pairs]
     queries, documents = (pa.array(column, pa.large_string()) for column in zip(*pairs, strict=True))
     for rows_a_piece in (3, 100):
         pieces = [table.slice(at, rows_a_piece) for at in range(0, len(table), rows_a_piece)]
-        assert scores_in(pieces, queries, documents, lexical=False) == pytest.approx(expected)
-        assert scores_in(pieces, queries, documents, lexical=True) == pytest.approx(by_words)
+        assert scores_in(pieces, queries, documents, lexical_k=None) == pytest.approx(expected)
+        assert scores_in(pieces, queries, documents, lexical_k=4) == pytest.approx(expected)
+        assert scores_in(pieces, queries, documents, lexical_k=5) == pytest.approx(not_cut)
 
 
 @pytest.mark.parametrize("constant", [0.0, 7.3])

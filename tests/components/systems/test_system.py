@@ -98,7 +98,8 @@ def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, float] 
         for one in order[:6]:
             total[one] = judge(query, one)
             if weights is not None:
-                s, b = dict(near).get(one, min(score for _, score in near)), dict(words).get(one, 0.0)
+                lowest = words[-1][1] if len(words) >= LEXICAL["k"] else 0.0
+                s, b = dict(near).get(one, near[-1][1]), dict(words).get(one, lowest)
                 total[one] = 0.5 * total[one] + 2.0 * s + 1.0 * b
         wanted = sorted(total, key=lambda one: -total[one]) + order[6:]
         assert [hit.doc_id for hit in hits] == wanted

@@ -23,8 +23,6 @@ from tests.support.tiny import Place, Said
 MEASURES = ["nDCG@10", "RR@10", "RR", "Success@1", "P@1", "AP@10", "R@10"]
 NAMES = ["BM25", "retriever", "fusion", "mixture", deployed.FUSED, deployed.MIXED, "ranker over retriever",
          deployed.PRIOR, deployed.NEIGHBOURS]  # fmt: skip
-ALIKE = [name for name in NAMES if name != deployed.NEIGHBOURS]
-"""The systems in which copies have equal scores to the last bit. Sums over neighbours are rounded."""
 PLAIN = WORDS[:10]
 COPIES, CODES = 12, 8
 
@@ -112,7 +110,7 @@ def test_the_measures_are_those_of_the_exported_run_files(
 
 def test_copies_are_in_one_order_in_every_system(exported: Callable[[str], Path]) -> None:
     """In order of id, so that no system looks better than another by a tie."""
-    for name in ALIKE:
+    for name in NAMES:
         seen = 0
         for ranks in positions(run_file(exported("BM25"), name)).values():
             for number in range(COPIES):
@@ -143,10 +141,10 @@ ODD = [
 def test_the_exported_program_finds_what_search_finds(run: Place, exported: Callable[[str], Path]) -> None:
     """For every kind of system, on odd queries: empty, without hits, with one, long, in other scripts, in syntax."""
     assert len(ODD) >= 100
-    wanted = [(exported(name) / "system", ODD, 15) for name in ALIKE]
+    wanted = [(exported(name) / "system", ODD, 15) for name in NAMES]
     found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
     programs = searching.by_examples(wanted)
-    for name, ours, theirs in zip(ALIKE, found, programs, strict=True):
+    for name, ours, theirs in zip(NAMES, found, programs, strict=True):
         for query, one, other in zip(ODD, ours, theirs, strict=True):
             assert one == other, (name, query[:50])
 

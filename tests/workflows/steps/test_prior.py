@@ -43,7 +43,8 @@ def world(tmp_path: Path) -> dict[str, Any]:
         write(tmp_path / name / "ranking.parquet", table, RANKING)
     (tmp_path / "data").mkdir()
     write(tmp_path / "data" / "qrels.parquet", pa.Table.from_pylist(qrels, schema=QRELS), QRELS)
-    priors = [{"name": name, "ranking": tmp_path / name} for name in ("retriever", "bm25")]
+    lexical_k = {"retriever": None, "bm25": 100}
+    priors = [{"name": name, "ranking": tmp_path / name, "lexical_k": k} for name, k in lexical_k.items()]
     return {"data": tmp_path / "data", "reranked": tmp_path / "reranked", "priors": priors}
 
 
