@@ -129,7 +129,7 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
     assert searching.by_examples(wanted) == found
     assert len({str(lists) for lists in found}) == len(found)  # no two do the same
     for folder in folders:
-        assert lines_of_code((folder / "example.py").read_text()) <= 28
+        assert lines_of_code((folder / "example.py").read_text()) <= 30
 
 
 def lines_of_code(program: str) -> int:
