@@ -53,7 +53,7 @@ class Scores:
     teacher: Tensor | None = None
     """(Q, C) scores of a frozen teacher, or None."""
     update: int = 0
-    """Updates of the weights before this one, for losses that change with them. A ranker's scores do not say."""
+    """Updates of the weights before this one, for losses that change with them."""
     others: Mapping[str, Block] = field(default_factory=dict)
     """Further blocks by name, for same-tower negatives and the direction from document to query. A row's document is
     its candidate with the highest target.

@@ -25,7 +25,7 @@ from sparring.components.scores import Scores
 from sparring.components.training.config import TemperatureConfig
 from sparring.components.training.group_objective import GroupObjective, PaddedGroups
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from sparring.components.training.terms import TermSum, evaluate
+from sparring.components.training.terms import TermSum
 
 TEMPERATURE = "temperature.json"
 """Beside the model: what a training that goes on from it begins with."""
@@ -112,7 +112,7 @@ class Coder(GroupObjective):
     def terms(self, representations: Tensor, batch: CoderBatch) -> dict[str, TermSum]:
         """The losses over each group."""
         scores = self._scores(representations, batch)
-        return evaluate(self.inputs.losses, lambda _: scores)
+        return self.evaluate(lambda _: scores)
 
     def judge(self, representations: Tensor, batch: CoderBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates, and as `loss` the divergence from the targets.

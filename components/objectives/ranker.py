@@ -20,7 +20,7 @@ from sparring.components.scores import Scores
 from sparring.components.training.config import HardestConfig
 from sparring.components.training.group_objective import GroupObjective, PaddedGroups
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from sparring.components.training.terms import TermSum, evaluate
+from sparring.components.training.terms import TermSum
 
 
 class RankerBatch(NamedTuple):
@@ -110,7 +110,7 @@ class Ranker(GroupObjective):
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, TermSum]:
         """The losses over each group, and over both passes."""
-        return evaluate(self.inputs.losses, lambda term: self._scores(representations, batch, term.over))
+        return self.evaluate(lambda term: self._scores(representations, batch, term.over))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -21,7 +20,7 @@ from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_s
 from sparring.components.scores import Scores
 from sparring.components.training.group_objective import GroupObjective, PaddedGroups
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from sparring.components.training.terms import Duplicates, LossTerm, TermSum, evaluate
+from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 
 class Retriever(GroupObjective):
@@ -86,7 +85,7 @@ class Retriever(GroupObjective):
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
         """The losses over the group, the batch, or both, as each asks."""
-        return evaluate(self.inputs.losses, self.scores(representations, batch))
+        return self.evaluate(self.scores(representations, batch))
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
         """What each loss sees."""
@@ -102,8 +101,8 @@ class Retriever(GroupObjective):
         def scores(over: str, duplicates: Duplicates, prefix: int | None) -> Scores:
             queries, documents = vectors(prefix)
             if over == "group":
-                return replace(group_scores(queries, documents, batch), update=self.update)
-            return replace(batch_scores(queries, documents, batch, duplicates), update=self.update)
+                return group_scores(queries, documents, batch)
+            return batch_scores(queries, documents, batch, duplicates)
 
         return lambda term: scores(term.over, term.duplicates, term.prefix)
 

@@ -24,7 +24,7 @@ from sparring.components.training import objective
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit
 from sparring.components.training.pretraining import AugmentationConfig, ProjectorConfig, not_one_encoder
-from sparring.components.training.terms import Duplicates, LossTerm, TermSum, evaluate
+from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 
 class ViewsBatch(NamedTuple):
@@ -122,7 +122,7 @@ class SimCSE(DocumentObjective):
 
     def terms(self, representations: ViewsRepresentations, batch: ViewsBatch) -> dict[str, TermSum]:
         """The losses over the batch."""
-        return evaluate(self.inputs.losses, lambda term: self.scores(representations, batch, term))
+        return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
         """What a loss sees."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -18,7 +18,8 @@ from sparring.components.compute.chunking import in_chunks
 from sparring.components.compute.roofline import MatrixProducts
 from sparring.components.config import UserError, listing
 from sparring.components.rng import keyed_int, keyed_rng
-from sparring.components.training.terms import LossTerm, TermSum, objective_module
+from sparring.components.scores import Scores
+from sparring.components.training.terms import LossTerm, TermSum, evaluate, objective_module
 
 
 class Visit(NamedTuple):
@@ -139,6 +140,10 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
         """Each loss term's weighted sum over this worker's rows."""
+
+    def evaluate(self, scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
+        """Compute each loss term over the scores that it looks over, at this update."""
+        return evaluate(self.inputs.losses, lambda term: replace(scores(term), update=self.update))
 
     def in_chunks(self, forward: Callable[[Any], Tensor], batch: Any) -> Tensor:
         """`forward` over a batch in pieces of `inputs.max_tokens`, with gradient caching where that is asked for."""

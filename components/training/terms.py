@@ -6,6 +6,7 @@ import ast
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 
 Duplicates = Literal["mask", "count"]
+NAMED_BY = {"teacher": ("teacher", "taught"), "others": ("others", "joined")}
+"""How losses name the parts of scores that not all views have."""
+BLOCKS = ("query-query", "document-query", "document-document", "document-candidate", "document-mined")
+"""The names of `Scores.others`."""
 
 
 class LossTerm(FunctionRef):
@@ -51,26 +56,29 @@ class LossTerm(FunctionRef):
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
 
-    def lacks(self, *, taught: bool, joined: bool = False) -> str:
-        """What one of our losses says of scores over candidates or of two passes, where it asks for others that are not
-        there; empty where it does not. `taught` is whether groups have a teacher's scores, `joined` whether the view
-        has further blocks of scores."""
-        if self.over not in ("group", "batch", "passes") or not self.function.startswith("components.losses."):
-            return ""  # of others nobody knows what they are given, and take
-        missing = [*([] if joined else ["joined"]), *(["teacher"] if self.over == "group" and not taught else [])]
-        if not any(calls(self.function, name) for name in missing):
-            return ""  # so no torch is imported for a usual one
+    def needs(self, part: Literal["teacher", "others"]) -> bool:
+        """Tell whether the loss, with its options, fails on scores without this part and works on whole ones.
+
+        One of our losses is run only if its source names the part: planning imports torch for no other.
+        """
+        if modules.is_ours(self.function) and not any(calls(self.function, name) for name in NAMED_BY[part]):
+            return False
         import torch
 
-        from sparring.components.scores import Scores
+        from sparring.components.scores import Block, Scores
 
         scores, target = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-        teacher = scores if taught or self.over == "passes" else None
+        where = torch.ones(2, 2, dtype=torch.bool)
+        whole = Scores(scores, target, where, scores, others=dict.fromkeys(BLOCKS, Block(scores, where)))
+        without = replace(whole, teacher=None) if part == "teacher" else replace(whole, others={})
+        return self._works(whole) and not self._works(without)
+
+    def _works(self, scores: Scores) -> bool:
         try:
-            self.resolve()(Scores(scores, target, torch.ones(2, 2, dtype=torch.bool), teacher), **self.options)
-        except ValueError as error:
-            return f"{self.function}: {error}"
-        return ""
+            self.resolve()(scores, **self.options)
+        except Exception:  # a loss may fail in any way; the training says how
+            return False
+        return True
 
     @model_validator(mode="after")
     def _weighs_its_dimensions(self) -> Self:

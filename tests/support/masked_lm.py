@@ -20,7 +20,7 @@ from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.scores import Scores
 from sparring.components.training import objective
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.terms import TermSum, evaluate
+from sparring.components.training.terms import TermSum
 
 
 class MaskedBatch(NamedTuple):
@@ -67,7 +67,7 @@ class MaskedLM(objective.Objective):
     def terms(self, representations: Tensor, batch: MaskedBatch) -> dict[str, TermSum]:
         where = batch.labels >= 0
         scores = Scores(student=representations, target=where.float(), where=where)
-        return evaluate(self.inputs.losses, lambda _: scores)
+        return self.evaluate(lambda _: scores)
 
     def _log_likelihoods(self, batch: MaskedBatch, width: int) -> Tensor:
         encoder, where = self.model.tower("document"), batch.labels >= 0

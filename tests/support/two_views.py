@@ -23,7 +23,7 @@ from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.scores import Scores
 from sparring.components.training import objective
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.terms import TermSum, evaluate
+from sparring.components.training.terms import TermSum
 
 
 class Views(NamedTuple):
@@ -63,7 +63,7 @@ class TwoViews(objective.Objective):
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: Views) -> dict[str, TermSum]:
         scores = self._scores(*representations)
-        return evaluate(self.inputs.losses, lambda _: scores)
+        return self.evaluate(lambda _: scores)
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: Views) -> dict[str, Tensor]:
         return objective.ranking_measures(self._scores(*representations).rows())

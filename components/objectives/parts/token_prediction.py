@@ -13,7 +13,7 @@ from sparring.components.scores import Scores
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit
 from sparring.components.training.pretraining import TokenPredictionConfig
-from sparring.components.training.terms import LossTerm, TermSum, evaluate
+from sparring.components.training.terms import LossTerm, TermSum
 
 
 class TokenPrediction(DocumentObjective):
@@ -37,7 +37,7 @@ class TokenPrediction(DocumentObjective):
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
         """The losses over each view's tokens."""
-        return evaluate(self.inputs.losses, lambda term: self.scores(representations, batch, term))
+        return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: Any, batch: Any, term: LossTerm) -> Scores:
         """What a loss sees; by default of (N, views, L) log-probabilities."""

@@ -10,7 +10,7 @@ from sparring.components.compute.roofline import MatrixProducts
 from sparring.components.data.batches import Batch
 from sparring.components.scores import Scores
 from sparring.components.training.group_objective import GroupObjective
-from sparring.components.training.terms import TermSum, evaluate
+from sparring.components.training.terms import TermSum
 
 
 class Writing(GroupObjective):
@@ -28,4 +28,4 @@ class Writing(GroupObjective):
         targets: Batch = batch.targets
         where = targets.mask.bool()
         scores = Scores(student=representations, target=where.to(representations.dtype), where=where)
-        return evaluate(self.inputs.losses, lambda _: scores)
+        return self.evaluate(lambda _: scores)

@@ -189,3 +189,17 @@ def test_the_gradient_of_many_pieces_in_bf16_is_as_right_as_that_of_one(objectiv
     wanted = gradient(100_000, "fp32")
     apart = {tokens: float((gradient(tokens, "bf16") - wanted).norm() / wanted.norm()) for tokens in (100_000, 24)}
     assert apart[24] < 1.5 * apart[100_000] + 1e-3, apart
+
+
+def test_a_loss_is_told_how_many_updates_there_were(
+    objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What changes with the updates, such as a temperature that falls, does so in a ranker's training too."""
+    source = "def counted(scores):\n    return 0 * scores.student.sum(1) + scores.update\n"
+    (tmp_path / "own_counting_loss.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    ranker = objective(ROWS, losses=[{"function": "own_counting_loss.counted"}])
+    batch = ranker.collate(visits([0, 1]))
+    ranker.update = 7
+    (term,) = ranker.terms(ranker.encode(batch), batch).values()
+    assert term.value.item() == 14  # of two rows

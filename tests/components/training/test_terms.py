@@ -40,6 +40,27 @@ def columns(scores):
 
 def wrong(scores):
     return scores.student @ scores.student
+
+def reads_teacher(scores):
+    return (scores.student * scores.teacher).sum(1)
+
+def asks_teacher(scores):
+    if scores.teacher is None:
+        raise ValueError("no teacher")
+    return scores.student.sum(1)
+
+def by_helper(scores):
+    import own_helper
+    return own_helper.taught(scores)
+
+def may_do_without(scores):
+    return scores.student.sum(1) if scores.teacher is None else scores.teacher.sum(1)
+
+def reads_block(scores):
+    return scores.others["query-query"].scores.sum(1)
+
+def reads_both(scores):
+    return scores.others["document-mined"].scores.sum(1) + reads_teacher(scores)
 """
 
 
@@ -48,6 +69,7 @@ def own_losses(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A module of a user's own."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_losses.py").write_text(LOSSES)
+    (folder / "own_helper.py").write_text("def taught(scores):\n    return getattr(scores, 'teacher').sum(1)\n")
     sys.path.append(str(folder))
 
 
@@ -129,25 +151,29 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
 
 
 @pytest.mark.parametrize(
-    ("name", "over", "taught", "says"),
+    ("loss", "teacher", "others"),
     [
-        ("in_batch.both_directions", "group", True, "there are no document-query scores"),
-        ("in_batch.both_directions", "batch", True, ""),  # a retriever's, which has them
-        ("same_tower.samtone", "batch", False, ""),
-        ("in_batch.both_directions", "a view of one's own", True, ""),
-        ("in_batch.hardness_weighted", "group", True, ""),  # which asks for no others, unless it is told to
-        ("listwise.symmetric_kl", "group", False, "compares two passes of a ranker"),
-        ("listwise.symmetric_kl", "passes", False, ""),
-        ("listwise.cross_entropy", "group", False, ""),
+        ("components.losses.listwise.cross_entropy", False, False),
+        ("components.losses.listwise.kl", True, False),
+        ("components.losses.listwise.symmetric_kl", True, False),
+        ("components.losses.adversarial.released", True, False),
+        ("components.losses.in_batch.both_directions", False, True),
+        ("components.losses.in_batch.hardness_weighted", False, False),
+        ("components.losses.same_tower.samtone", False, True),
+        ("own_losses.reads_teacher", True, False),
+        ("own_losses.asks_teacher", True, False),
+        ("own_losses.by_helper", True, False),
+        ("own_losses.may_do_without", False, False),
+        ("own_losses.reads_block", False, True),
+        ("own_losses.reads_both", True, True),
+        ("own_losses.wrong", False, False),  # it never works: the training says why
     ],
 )
-def test_scores_that_a_view_does_not_have_are_known_beforehand(name: str, over: str, taught: bool, says: str) -> None:
-    term = LossTerm(function=f"components.losses.{name}", over=over)
-    found = term.lacks(taught=taught, joined=over == "batch")
-    assert (says in found) if says else found == ""
+def test_what_a_loss_needs_is_found_by_running_it_without(loss: str, teacher: bool, others: bool) -> None:
+    term = LossTerm(function=loss)
+    assert (term.needs("teacher"), term.needs("others")) == (teacher, others)
 
 
-def test_texts_of_one_side_have_no_further_scores() -> None:
-    """Two views of a text, as SimCSE's, are queries and documents alike."""
-    term = LossTerm(function="components.losses.same_tower.samtone", over="batch")
-    assert "this loss needs those of a retriever's batch" in term.lacks(taught=False)
+def test_what_a_loss_needs_depends_on_its_options() -> None:
+    loss = "components.losses.in_batch.hardness_weighted"
+    assert LossTerm(function=loss, over="batch", options={"both_directions": True}).needs("others")

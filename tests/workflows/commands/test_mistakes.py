@@ -143,8 +143,8 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures\.0: measure 'BLEU@4': not known; accepted: RR@k"),
         ("ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
-         r"warm ranker: losses: components\.losses\.margin\.mean_squared needs a teacher's scores, which these "
-         r"groups do not have; accepted: a loss over targets, "),
+         r"warm ranker: losses: components\.losses\.margin\.mean_squared reads a teacher's scores, and these groups "
+         r"have none\. Use a loss over targets, "),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),

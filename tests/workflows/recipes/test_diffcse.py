@@ -233,7 +233,7 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ),
         (
             "pretrain.train.losses.0={function: components.losses.in_batch.both_directions, over: batch}",
-            "there are no document-query scores: this loss needs those of a retriever's batch",
+            "and `over: batch` of the objective diffcse has none. Use another loss.",
         ),
         (
             "pretrain.train.losses=[{function: components.losses.listwise.cross_entropy, over: batch}]",

@@ -144,17 +144,19 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
         (
             "retriever_1.train.losses.0.over=group",
-            "retriever 1: losses: components.losses.simlm.contrastive: there are no document-candidate scores: this "
-            "loss needs those of a retriever's batch (`over: batch`)",
+            "retriever 1: losses: components.losses.simlm.contrastive reads scores among queries or among documents, "
+            "and `over: group` of the objective retriever has none. Use `over: batch`.",
         ),
         (
             "ranker.train.losses.1.over=group",
-            "ranker: losses: components.losses.listwise.symmetric_kl: symmetric_kl compares two passes of a ranker",
+            "ranker: losses: components.losses.listwise.symmetric_kl reads a teacher's scores, and these groups have "
+            "none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, simlm), or, if the "
+            "collection's source has scores, `given: scores`, or `over: passes`, whose teacher is the second pass.",
         ),
         (
             "distilled.train.validate_on_dev={every: 1, measure: loss}",
-            "distilled retriever: validate_on_dev: measure: loss: components.losses.listwise.kl needs a teacher's "
-            "scores, which nobody gives the groups of dev; accepted: RR, accuracy",
+            "distilled retriever: validate_on_dev: measure: loss: components.losses.listwise.kl reads a teacher's "
+            "scores, and the groups of dev have none. Use one of these measures: RR, accuracy.",
         ),
         ("pretrain.bottleneck={task: masked, encoder_rate: 0}", "over: encoder: nothing is masked there; accepted: a "),
         (

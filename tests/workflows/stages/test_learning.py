@@ -47,10 +47,10 @@ def coder(**options: Any) -> dict[str, Any]:
          "carry: all: the optimizer of 'retriever' is of adafactor for the objective retriever, and this training's of "
          "adamw for the objective retriever; accepted: weights, or the same for both"),
         (two_stages(), ["train.schedule_updates=null"], "carry: all: 'retriever' keeps no optimizer"),
-        (coder(), [f"train.losses={TEACHER % ''}"], "CODER 1: losses: components.losses.listwise.distillation needs a"),
+        (coder(), [f"train.losses={TEACHER % ''}"], "CODER 1: losses: components.losses.listwise.distillation reads a"),
         (tiny.ar2(BEIR, ENCODER), [f"retriever.game.train.losses={TEACHER % ', over: batch'}"],
-         "retriever 1: losses: components.losses.listwise.distillation needs a teacher's scores, which are of a "
-         "query's own candidates; accepted: over: group"),
+         "retriever 1: losses: components.losses.listwise.distillation reads a teacher's scores, and `over: batch` of "
+         "the objective retriever has none. Use `over: group`: a teacher has scored each query's own candidates."),
         (tiny.dpr(BEIR, ENCODER), ["train.validate_on_dev={every: 1, split: train}"],
          "validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as"),
         (tiny.ar2(BEIR, ENCODER), ["evaluate.measures=[R@20, RR@10]", "gate={level: 1.0}"],
@@ -65,6 +65,71 @@ def test_what_cannot_be_trained_is_told_before_anything_runs(
 ) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
         read(tmp_path, tree, *changes)
+
+
+OWN_LOSS = """
+def taught(scores):
+    return (scores.student - scores.teacher).sum(1)
+
+def of_queries(scores):
+    return scores.others["query-query"].scores.sum(1)
+"""
+NO_TEACHER = (
+    "reads a teacher's scores, and these groups have none. Use a loss over targets, a recipe whose ranker scores the "
+    "groups (ar2, simlm), or, if the collection's source has scores, `given: scores`"
+)
+
+
+def own(name: str, over: str = "group") -> str:
+    return f"[{{function: own_learning_losses.{name}, over: {over}}}]"
+
+
+@pytest.fixture
+def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of a user's own, as the guide on extending has it."""
+    (tmp_path / "own_learning_losses.py").write_text(OWN_LOSS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_losses")
+@pytest.mark.parametrize(
+    ("tree", "change", "says"),
+    [
+        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('taught')}",
+         f"retriever: losses: own_learning_losses.taught {NO_TEACHER}."),
+        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('taught', 'batch')}",
+         f"retriever: losses: own_learning_losses.taught {NO_TEACHER}."),
+        (coder(), f"train.losses={own('taught')}", f"CODER 1: losses: own_learning_losses.taught {NO_TEACHER}."),
+        (tiny.ar2(BEIR, ENCODER), f"ranker.warm.train.losses={own('taught')}",
+         f"warm ranker: losses: own_learning_losses.taught {NO_TEACHER}, or `over: passes`, whose teacher is the "
+         "second pass."),
+        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('of_queries')}",
+         "retriever: losses: own_learning_losses.of_queries reads scores among queries or among documents, and `over: "
+         "group` of the objective retriever has none. Use `over: batch`."),
+        (tiny.ar2(BEIR, ENCODER), f"ranker.game.train.losses={own('of_queries')}",
+         "ranker 1: losses: own_learning_losses.of_queries reads scores among queries or among documents, and `over: "
+         "group` of the objective ranker has none. Use another loss."),
+    ],
+)  # fmt: skip
+def test_a_loss_whose_scores_no_step_makes_is_refused_with_the_plan(
+    tmp_path: Path, tree: dict[str, Any], change: str, says: str
+) -> None:
+    """Such a plan once looked right, and its training failed after all that came before it."""
+    with pytest.raises(UserError, match=re.escape(says) + "$"):
+        read(tmp_path, tree, change)
+
+
+@pytest.mark.usefixtures("own_losses")
+@pytest.mark.parametrize(
+    ("tree", "change"),
+    [
+        (tiny.ar2(BEIR, ENCODER), f"retriever.game.train.losses={own('taught')}"),
+        (tiny.ar2(BEIR, ENCODER), f"ranker.warm.train.losses={own('taught', 'passes')}"),
+        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('of_queries', 'batch')}"),
+    ],
+)
+def test_a_loss_whose_scores_are_made_is_accepted(tmp_path: Path, tree: dict[str, Any], change: str) -> None:
+    read(tmp_path, tree, change)
 
 
 def test_what_goes_on_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
