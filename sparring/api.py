@@ -42,7 +42,8 @@ class Run:
     @property
     def verdict(self) -> str:
         """What to deploy, in words, with the test behind it. Empty if the experiment compares nothing."""
-        return result_table.closing_sentence(self.metrics) or result_table.leading_sentence(self.metrics)
+        sentences = result_table.closing_sentences(self.metrics)
+        return " ".join(sentences) or result_table.leading_sentence(self.metrics)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -218,6 +218,8 @@ def leading_sentence(metrics: Json) -> str:
         return ""
     if lead["why"]:
         chosen = f"{lead['system']} against {lead['baseline']}; no dev queries chose these two ({lead['why']})."
+    elif lead["selected_on"] and "deploy" in lead:  # where nothing was trained, these two are no trained and untrained
+        chosen = f"{lead['system']} against {lead['baseline']}, both selected on {chosen_on(lead)}."
     elif lead["selected_on"]:
         chosen = f"Best trained system on {chosen_on(lead)}: {lead['system']}; best untrained: {lead['baseline']}."
     else:
@@ -271,23 +273,13 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "") + unsigned(value)
 
 
-def closing_sentence(metrics: Json) -> str:
-    """Which system to deploy, in words; "" where none was chosen."""
-    return str(metrics.get("deploy", {}).get("sentence", ""))
+def closing_sentences(metrics: Json) -> list[str]:
+    """Which system to deploy, in words; none where none was chosen."""
+    return list(metrics.get("deploy", {}).get("sentences", []))
 
 
-def clauses(sentence: str) -> list[str]:
-    """The parts of a long sentence, which are read below each other: it is parted behind its semicolons that are not in
-    parentheses.
-
-    >>> clauses("Deploy A (.9; B has .8): RR@10 .7; a query took 3 ms; it needs 2 MB.")
-    ['Deploy A (.9; B has .8): RR@10 .7;', 'a query took 3 ms;', 'it needs 2 MB.']
-    """
-    return re.split(r"(?<=;) (?![^(]*\))", sentence)
-
-
-def _below_each_other(sentence: str) -> str:
-    first, *others = clauses(sentence)
+def _below_each_other(sentences: list[str]) -> str:
+    first, *others = sentences
     indented = [textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="    ") for one in others]
     return "\n".join([textwrap.fill(first, WIDTH, subsequent_indent="    "), *indented])
 
@@ -296,7 +288,7 @@ def table(metrics: Json) -> str:
     """The measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return textwrap.fill(metrics.get("unmeasured", "No measures yet."), WIDTH)
-    close = [_below_each_other(sentence)] if (sentence := closing_sentence(metrics)) else []
+    close = [_below_each_other(sentences)] if (sentences := closing_sentences(metrics)) else []
     lead = [textwrap.fill(sentence, WIDTH)] if not close and (sentence := leading_sentence(metrics)) else []
     averaged = across(metrics)
     rest = [result for result in by_collection(metrics) if _says_more(result, averaged)]

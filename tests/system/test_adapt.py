@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from sparring.components.evaluation.measures import means, per_query
-from sparring.components.evaluation.result_table import clauses, unsigned
+from sparring.components.evaluation.result_table import unsigned
 from sparring.components.neighbours.reranking import best
 from sparring.components.systems.system import System
+from sparring.workflows.report.page import prose
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
 
@@ -44,15 +45,15 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     assert deploy["bytes"]["indexes"] > 0
     assert adapted("show") == 0
     printed = " ".join("".join(said()).split())
-    assert printed.endswith(deploy["sentence"])
-    assert f"chosen on {deploy['chosen_on']}" in printed
+    assert printed.endswith(" ".join(deploy["sentences"]))
+    assert f"{deploy['system']} was chosen on {deploy['chosen_on']}" in printed
     selection = json.loads((adapted.artifact("selection") / "selection.json").read_text())
     assert deploy["chosen_on"] == f"the {selection['queries']} queries of dev"
     there = {one["system"]: one["value"] for one in selection["candidates"]}
     assert deploy["there"] == there
-    assert f"queries of dev ({unsigned(there[deploy['system']])} there" in printed
+    assert f"queries of dev, where it has {unsigned(there[deploy['system']])}." in printed
     page = (adapted.runs / "tiny" / "report.html").read_text()
-    assert all(clause in page for clause in clauses(deploy["sentence"]))
+    assert all(str(prose(one)) in page for one in deploy["sentences"])
     assert "Chosen by these values, on dev" in page
 
 
@@ -70,7 +71,7 @@ def test_what_to_deploy_is_what_searches(adapted: Place, said: tiny.Said) -> Non
     assert done.stderr == f"{name} searches here; --system NAME asks another\n"
     assert done.stdout == searched(*adapted.words("search", "baven", "--system", name))
     assert tiny.main(["show", str(adapted.runs / "tiny")]) == 0
-    assert " ".join(said()[0].split()).endswith(adapted.metrics()["deploy"]["sentence"])
+    assert " ".join(said()[0].split()).endswith(adapted.metrics()["deploy"]["sentences"][-1])
 
 
 def test_any_system_can_be_searched_with(adapted: Place, tmp_path: Path, said: tiny.Said) -> None:
@@ -158,7 +159,7 @@ def test_without_training_queries_only_what_needs_none_is_compared(
     values = {row["system"]: row["value"] for row in metrics["rows"] if row["measure"] == metrics["deploy"]["measure"]}
     assert values["start model by neighbours"] == values["start model"]
     assert not any("retriever" in row["system"] for row in metrics["rows"])
-    assert "nothing was trained; that needs judged queries in a split `train`" in metrics["deploy"]["sentence"]
+    assert any(one.startswith("Nothing was trained. Training needs some") for one in metrics["deploy"]["sentences"])
     assert place("plan", "--set", "train=false") == 0
     config = yaml.safe_load((place.runs / "tiny" / "config.yaml").read_text())
     assert config["train"] is False

@@ -21,21 +21,19 @@ from sparring.workflows.stages.results import System, SystemCost
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
-TO_TRAIN = (
-    "nothing was trained; that needs judged queries in a split `train`, some hundred of them (`recipe: folds` measures "
-    "what training on a part of the others would give)"
+UNTRAINED = (
+    "Nothing was trained. Training needs some hundred judged queries in a split `train`. `recipe: folds` measures what "
+    "training on a part of the other queries would give."
 )
-
+UNASKED = "Nothing was trained, because the config says `train: false`. The split `train` has {:,} judgements."
+HELP = "Where training does not pay, in docs/pages/guides/results.md of Sparring, says what may help."
 BM25 = "BM25"
-HELP = " What may help: Where training does not pay, in docs/pages/guides/results.md of Sparring."
-
-UNASKED = "nothing was trained, as the config says `train: false`: the split `train` has {:,} judgements"
 
 
 def deployment(
     metrics: Json, systems: Sequence[System], spent: Sequence[SystemCost], store: Store, results: Step | None
 ) -> Json | None:
-    """The system that was chosen to be deployed, with a `sentence` that says all of this; None where none was.
+    """The system that was chosen to be deployed, with `sentences` that say all of this; None where none was.
 
     `by` is the split that was chosen by, and `there` has each system's measure on it, the best first. `value` is the
     measure on the measured split, with the ends of its 95 % interval. `against` is the leading comparison, `bm25` what
@@ -73,45 +71,53 @@ def deployment(
         "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
                   "indexes": sum(store.sizes(cost.searched, *SEARCHED))},
     }  # fmt: skip
-    return {**made, "sentence": sentence(made, anything_trained=any(one.trained for one in systems))}
+    return {**made, "sentences": sentences(made, anything_trained=any(one.trained for one in systems))}
 
 
-def sentence(made: Json, *, anything_trained: bool) -> str:
-    """All that is to be said, in one sentence."""
-    name, measure, there, asked = made["system"], made["measure"], made["there"], made["queries"]
+def sentences(made: Json, *, anything_trained: bool) -> list[str]:
+    """Say what to deploy and why. The sentences stand below each other, so each names what it is about."""
+    name, measure, asked = made["system"], made["measure"], made["queries"]
     ends = None if made["low"] is None else within(measure, made["low"], made["high"])
     between = "" if ends is None else f" (95 % interval {unsigned(ends[0])} to {unsigned(ends[1])})"
-    best = next(iter(there), name)
-    dearer = "" if best == name else f"; {best} has {unsigned(there[best])}, too little more for what it costs"
-    chosen = f" ({unsigned(there[name])} there{dearer})" if name in there else ""
-    value, on = (
-        f"{measure} {unsigned(made['value'])}{between}",
-        f"the {asked:,} {'query' if asked == 1 else 'queries'} of {made['split']}",
-    )
+    on = f"the {asked:,} {'query' if asked == 1 else 'queries'} of {made['split']}"
     if made.get("of_documents"):
         on += f", over {made['documents']:,} of {made['of_documents']:,} documents, which is easier than over all"
     against, outcome = made["against"], _outcome(made)
-    how = f"chosen on {made['chosen_on']}{chosen}"
-    if outcome in (None, "better"):
-        first = f"Deploy {name}, {how}:"
-    elif outcome == "worse":
-        first = f"Deploy {against['baseline']}: {name}, {how}, has"
-    else:
-        first = f"Deploy {name} or {against['baseline']}, of which {name} was {how}: it has"
-    parts = [f"{first} {value} on {on}"]
+    deploy = f"Deploy {name}."
+    if outcome == "worse":
+        deploy = f"Deploy {against['baseline']}: {name} is worse."
+    elif outcome is not None and outcome != "better":
+        deploy = f"Deploy {name} or {against['baseline']}: there is {outcome} between them."
+    told = [f"{deploy} {name} has {measure} {unsigned(made['value'])}{between} on {on}."]
+    told.append(_chosen(made))
     if against is not None:
-        parts.append(_compared(made, against, anything_trained=anything_trained))
+        told.append(_compared(made, against, anything_trained=anything_trained))
+    if outcome in ("worse", "no clear difference"):
+        told.append(f'To export {against["baseline"]}, or search with it, add `--system "{against["baseline"]}"`.')
     if BM25 not in (name, *((against or {}).get(key) for key in ("system", "baseline"))) and made["bm25"] is not None:
-        parts.append(f"{BM25} alone has {unsigned(made['bm25'])}")
+        told.append(f"{BM25} alone has {unsigned(made['bm25'])}.")
     if not anything_trained:
-        parts.append(UNASKED.format(made["judgements"]) if made["judgements"] else TO_TRAIN)
+        told.append(UNASKED.format(made["judgements"]) if made["judgements"] else UNTRAINED)
     if made["milliseconds"] is not None:
-        parts.append(f"a query took {made['milliseconds']:.1f} ms here, many at once")
-    sizes = {name: f"{size(count)} of" for name, count in made["bytes"].items() if count}
-    names = {"indexes": "indexes and vectors", "models": "models"}
+        told.append(f"A query took {made['milliseconds']:.1f} ms here, many at once.")
+    sizes = {kind: f"{size(count)} of" for kind, count in made["bytes"].items() if count}
+    kinds = {"indexes": "indexes and vectors", "models": "models"}
     if sizes:
-        parts.append("it needs " + " and ".join(f"{sizes[name]} {of}" for name, of in names.items() if name in sizes))
-    return "; ".join(parts) + "." + (HELP if anything_trained and outcome != "better" else "")
+        needed = " and ".join(f"{sizes[kind]} {of}" for kind, of in kinds.items() if kind in sizes)
+        told.append(f"{name} needs {needed}.")
+    if anything_trained and outcome != "better":
+        told.append(HELP)
+    return told
+
+
+def _chosen(made: Json) -> str:
+    """Which queries chose the system, and what it has there."""
+    name, there = made["system"], made["there"]
+    if name not in there:
+        return f"{name} was chosen on {made['chosen_on']}."
+    best = next(iter(there))
+    dearer = "" if best == name else f" {best} has {unsigned(there[best])} there, too little more for what it costs."
+    return f"{name} was chosen on {made['chosen_on']}, where it has {unsigned(there[name])}.{dearer}"
 
 
 def _length(updates: Sequence[int]) -> str:
@@ -130,20 +136,19 @@ def _outcome(made: Json) -> str | None:
 
 
 def _compared(made: Json, against: Json, *, anything_trained: bool) -> str:
-    """The leading comparison, and how the other system is had where the chosen one is not shown to be better."""
-    baseline, counted = against["baseline"], "the method" if against["test"] == THE_METHOD else "this training"
-    about = ["the best untrained system"] if anything_trained else []
-    about += [f"{unsigned(made['there'][baseline])} on {made['by']}"] if baseline in made["there"] else []
-    told = (
-        f"{signed(against['difference'])} against {', '.join([baseline, *about])} ({p_text(against['p'])}, corrected "
-        f"{p_number(against['p_holm'])}, {counted})"
-    )
-    outcome = _outcome(made)
-    if outcome is None:  # the best trained one, or of untrained ones the best other
-        what = f"these trainings{_length(made['updates'])}" if anything_trained else "what costs more"
-        if verdict(against["difference"], against["p_holm"]) == "better":
-            return f"{against['system']}, which costs more, has {told}"
-        return f"{what} {'are' if anything_trained else 'is'} not shown to pay: {against['system']} has {told}"
-    if outcome == "better":
-        return told
-    return f'{told}, {outcome} (`--system "{baseline}"` with export and search takes {baseline})'
+    """The leading comparison, in words."""
+    system, baseline = against["system"], against["baseline"]
+    counted = "the method" if against["test"] == THE_METHOD else "this training"
+    known = ["the best untrained system"] if anything_trained else []
+    known += [f"with {unsigned(made['there'][baseline])} on {made['by']}"] if baseline in made["there"] else []
+    other = f"{baseline} ({', '.join(known)})" if known else baseline
+    chance = f"{p_text(against['p'])}, corrected {p_number(against['p_holm'])}, {counted}"
+    told = f"{signed(against['difference'])} ({chance})"
+    word = verdict(against["difference"], against["p_holm"])
+    if system != made["system"] and word != "better":  # the best trained one, or of untrained ones the best other
+        what = f"These trainings{_length(made['updates'])} are" if anything_trained else "What costs more is"
+        return f"{what} not shown to pay. {system} against {other}: {told}."
+    dearer = "" if system == made["system"] else ", which costs more,"
+    if word in ("better", "worse"):
+        return f"{system}{dearer} is {word} than {other}: {told}."
+    return f"{system} against {other}: {told}, {word}."

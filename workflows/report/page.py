@@ -1,5 +1,6 @@
 """Filling an HTML template: one file that needs no network, and whose scripts add to what can be read without."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
         "number": "{:,}".format,
         "p": p_text,
         "p_number": p_number,
+        "prose": prose,
         "blank": lambda value: "" if value is None else value,
     }
     environment.filters |= numbers
@@ -55,6 +57,17 @@ def drawing(svg: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup(svg)
+
+
+def prose(text: str) -> "Markup":
+    """A text of our own for a page: what stands in backticks is code.
+
+    >>> prose("`k: 5` is < 10")
+    Markup('<code>k: 5</code> is &lt; 10')
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def percent(share: float) -> str:

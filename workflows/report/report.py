@@ -7,8 +7,7 @@ from sparring.components.evaluation.result_table import (
     across,
     averages_compared,
     by_collection,
-    clauses,
-    closing_sentence,
+    closing_sentences,
     leading_sentence,
 )
 from sparring.components.files import write_json
@@ -74,7 +73,7 @@ def write(
         "about": _about(metrics["rows"], systems),
         "asked": any(one.ranking is not None for one in systems),
         "note": note,
-        "leading": clauses(sentence) if (sentence := closing_sentence(metrics)) else [leading_sentence(metrics)],
+        "leading": closing_sentences(metrics) or [leading_sentence(metrics)],
         "notes": metrics.get("notes", []),
         "results": [{**result, "charts": charts.by_round(result["rows"])} for result in by_collection(metrics)],
         "pictures": charts.of_steps(steps, store),

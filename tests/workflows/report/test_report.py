@@ -112,7 +112,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     executed = {node.fingerprint for node in graph(wanted)}
     metrics = report.write(
         run, title="A game", wanted=wanted, results=last, systems=systems, store=store, executed=executed,
-        config={"recipe": "ar2", "rounds": 2}, note="The start model has seen <nothing> of it.",
+        config={"recipe": "ar2", "rounds": 2}, note="The start model has seen <nothing> of `train`.",
     )  # fmt: skip
     return run, metrics, store
 
@@ -208,8 +208,11 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
 
 
 def test_texts_are_shown_as_text(played: tuple[Path, dict[str, Any], Store]) -> None:
-    page = Page((played[0] / "report.html").read_text(encoding="utf-8"))
-    assert "The start model has seen <nothing> of it." in page.text
+    text = (played[0] / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "The start model has seen <nothing> of train." in page.text
+    assert "<code>train</code>" in text
+    assert "`" not in page.text
 
 
 def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Store], tmp_path: Path) -> None:

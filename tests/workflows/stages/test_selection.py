@@ -129,6 +129,8 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
         leading_sentence(metrics)
         == f"Best trained system on the 1,200 queries of dev: ranker; best untrained: BM25. {said}"
     )
+    metrics["leading"]["deploy"] = "BM25"  # nothing was trained: the best of the others stands against the cheapest
+    assert leading_sentence(metrics) == f"ranker against BM25, both selected on the 1,200 queries of dev. {said}"
     metrics["leading"] = leading("a reason", [{"system": "ranker", "baseline": "BM25"}])
     assert leading_sentence(metrics) == f"ranker against BM25; no dev queries chose these two (a reason). {said}"
     metrics["leading"] = leading(None, [{"system": "ranker", "baseline": "BM25"}])
