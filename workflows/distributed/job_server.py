@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -76,7 +77,7 @@ class JobServer:
         words = [command, json.dumps(environment["env_vars"], sort_keys=True), str(install)]
         digest = job_package.digest(folder, words)
         metadata = {"sparring": digest, "purpose": purpose}
-        running = [job for job in self._client.list_jobs() if not job.status.is_terminal()]
+        running = [job for job in self._jobs() if not job.status.is_terminal()]
         for key, value in metadata.items():  # the very same first
             if (job := next((job for job in running if (job.metadata or {}).get(key) == value), None)) is not None:
                 return Sent(str(job.submission_id), running=True, changed=job.metadata["sparring"] != digest)
@@ -88,12 +89,32 @@ class JobServer:
         )  # fmt: skip
         return Sent(sent, running=False)
 
+    def _jobs(self) -> list[Any]:
+        """All jobs that the server knows."""
+        try:
+            return list(self._asked(self._client.list_jobs))
+        except RuntimeError as error:
+            raise StepFailed(f"{self._client.get_address()} does not list its jobs: {first_line(error)}") from error
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        """What the server answers before a job is followed; StepFailed if the connection breaks."""
+        try:
+            return ask()
+        except OSError as error:  # of Python, or of Ray's HTTP library
+            if error.filename is not None:  # a file of the package
+                raise
+            raise StepFailed(
+                f"{self._client.get_address()}: the connection broke while the job was being sent "
+                f"({first_line(error)}). Repeat the command. A job that has arrived is followed then, and not sent "
+                "again."
+            ) from error
+
     def _sent(self, wait_seconds: float, **job: Any) -> str:
         """Send a job, again and again while its head has no agent that could start it."""
         end, announced = time.monotonic() + wait_seconds, False
         while True:
             try:
-                return str(self._client.submit_job(**job))
+                return str(self._asked(lambda: self._client.submit_job(**job)))
             except RuntimeError as error:
                 if TOO_LARGE in str(error):
                     sent = job_package.largest(Path(job["runtime_env"]["working_dir"]))

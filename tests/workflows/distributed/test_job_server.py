@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from sparring.components.config import UserError
 from sparring.workflows.distributed import job_server, nodes
@@ -107,6 +108,51 @@ def test_another_refusal_ends_the_command_at_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(client, "submit_job", refused)
     with pytest.raises(StepFailed, match=r"^the cluster did not accept the job: Request failed .* 400: bad$"):
         sent(client, tmp_path, wait_seconds=600)
+
+
+@pytest.mark.parametrize("call", ["list_jobs", "submit_job"])
+@pytest.mark.parametrize(
+    "broken",
+    [ConnectionResetError(104, "Connection reset by peer"), requests.exceptions.ConnectionError("('x', None)")],
+)
+def test_a_connection_that_breaks_while_a_job_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, broken: OSError
+) -> None:
+    """The job may have arrived: the same command follows it then."""
+    client = Client()
+
+    def breaks(**_: Any) -> None:
+        raise broken
+
+    monkeypatch.setattr(client, call, breaks)
+    with pytest.raises(StepFailed) as failed:
+        sent(client, tmp_path)
+    assert str(failed.value) == (
+        f"http://127.0.0.1:9: the connection broke while the job was being sent ({broken}). Repeat the command. A job "
+        "that has arrived is followed then, and not sent again."
+    )
+
+
+def test_a_server_that_does_not_list_its_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    def fails() -> None:
+        raise RuntimeError("Request failed with status code 500: no\nTraceback")
+
+    monkeypatch.setattr(client, "list_jobs", fails)
+    with pytest.raises(StepFailed, match=r"^http://127\.0\.0\.1:9 does not list its jobs: Request .* 500: no$"):
+        sent(client, tmp_path)
+
+
+def test_a_file_that_cannot_be_packed_is_no_broken_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+
+    def fails(**_: Any) -> str:
+        raise PermissionError(13, "Permission denied", "code.py")
+
+    monkeypatch.setattr(client, "submit_job", fails)
+    with pytest.raises(PermissionError):
+        sent(client, tmp_path)
 
 
 def test_a_package_that_is_too_large_names_its_largest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
