@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sparring.components.config import Config, UserError, parse
 from sparring.components.yaml_files import read_yaml
+from sparring.workflows.distributed import limits
 from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.program import located
@@ -277,8 +278,8 @@ class Cluster(Config):
 
 
 def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Count the cores that this process may use: those that it may run on, within its container's CPU quota."""
+    return max(1, int(min(len(os.sched_getaffinity(0)), limits.cpus())))
 
 
 def read_cluster(path: Path) -> Cluster:

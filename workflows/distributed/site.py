@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sparring.workflows.distributed import limits
 from sparring.workflows.distributed.cluster import Cluster, cores
 from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.distributed.session import ray_session
@@ -115,13 +116,7 @@ def _gpus() -> tuple[int, float]:
 
 def available_memory() -> float:
     """Bytes that this process and its children may use: the machine's, or those of its container."""
-    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, float(Path(name).read_text()))
-        except (OSError, ValueError):  # "max": no limit
-            continue
-    return total
+    return min(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), limits.memory())
 
 
 def free(store: Path) -> float:

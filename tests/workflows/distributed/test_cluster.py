@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -207,10 +206,6 @@ def test_requests_that_would_wait_for_ever_are_refused(
     else:
         with pytest.raises(UserError, match=f"^cluster: {re.escape(says)}"):
             cluster.check()
-
-
-def test_only_cores_that_this_process_may_use_count() -> None:
-    assert clusters.cores() == len(os.sched_getaffinity(0))
 
 
 def test_the_device_depends_on_the_profile_and_on_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,60 @@
+"""Limits of this process's control groups, which a container or a service has (cgroups v1 and v2)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+OWN = Path("/proc/self/cgroup")
+"""Names the groups that this process is in."""
+MOUNT = Path("/sys/fs/cgroup")
+"""Where the groups are mounted. In a container the mount may begin at the container's own group."""
+UNLIMITED = float("inf")
+
+
+def cpus() -> float:
+    """CPUs whose time this process may use in a period. Infinite if there is no quota."""
+    return min((_quota(group) for group in _groups("cpu")), default=UNLIMITED)
+
+
+def memory() -> float:
+    """Bytes of memory that this process may use. Infinite if there is no limit."""
+    names = ("memory.max", "memory.limit_in_bytes")
+    return min((_number(group / name) for group in _groups("memory") for name in names), default=UNLIMITED)
+
+
+def _quota(group: Path) -> float:
+    """A group's own quota, in CPUs."""
+    try:
+        words = (group / "cpu.max").read_text().split()
+    except OSError:
+        words = [str(_number(group / f"cpu.cfs_{name}_us")) for name in ("quota", "period")]
+    quota, period = map(_limit, words)
+    return UNLIMITED if quota == UNLIMITED else quota / period
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The folders of the groups whose limits hold for this process: its own group and all above it."""
+    try:
+        lines = OWN.read_text().splitlines()
+    except OSError:  # not Linux, or no control groups
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = MOUNT / controller if controllers else MOUNT  # v1 has a hierarchy for each controller, v2 one for all
+        own = mount / path.lstrip("/")
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(mount))
+
+
+def _number(file: Path) -> float:
+    """The limit in a file. Infinite if the file is not there."""
+    try:
+        return _limit(file.read_text())
+    except OSError:
+        return UNLIMITED
+
+
+def _limit(word: str) -> float:
+    """A limit as a number. `max`, and in v1 a negative number, mean that there is none."""
+    number = UNLIMITED if word.strip() == "max" else float(word)
+    return number if number >= 0 else UNLIMITED
