@@ -206,6 +206,12 @@ def test_nothing_of_this_machines_environment_is_sent(monkeypatch: pytest.Monkey
     assert job_package.environment()["SPARRING_DATA"] == "/shared/data"
 
 
+def test_the_guide_names_the_file_of_rays_settings() -> None:
+    guide = (ROOT / "docs/pages/guides/cluster.md").read_text()
+    (named,) = re.findall(r"`SETTINGS` in\s+`([^`]+)`", guide)
+    assert (ROOT / named).samefile(session.__file__)
+
+
 def test_data_that_only_this_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARRING_DATA", "data")
     with pytest.raises(UserError, match=r"SPARRING_DATA: data is a place on this machine; accepted: an absolute path"):
