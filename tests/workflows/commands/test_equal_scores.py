@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ir_measures
+import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.files import file_names
 from sparring.components.sources.trec import read_ranking
 from sparring.workflows.chaos.toy import WORDS
 from tests.support import deployed, searching, tiny
+from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
 
 MEASURES = ["nDCG@10", "RR@10", "RR", "Success@1", "P@1", "AP@10", "R@10"]
@@ -64,20 +66,6 @@ def run(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = tiny.place(folder / "run", {**tree, "evaluate": {"measures": MEASURES}})
     assert place("run") == 0
     return place
-
-
-@pytest.fixture(scope="module")
-def exported(run: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A system's export, by its name; each is made once."""
-    places = tmp_path_factory.mktemp("exported")
-
-    def folder(name: str) -> Path:
-        to = places / name.replace(" ", "-")
-        if not to.exists():
-            assert run("export", str(to), "--system", name) == 0
-        return to
-
-    return folder
 
 
 def run_file(folder: Path, name: str) -> Path:
@@ -155,3 +143,31 @@ def positions(ranking: Path) -> dict[str, dict[str, int]]:
     for row in read_ranking(ranking).to_pylist():
         ranks.setdefault(row["query_id"], {})[row["doc_id"]] = row["rank"]
     return ranks
+
+
+SERVED = ["BM25", "retriever", "fusion", "mixture"]
+"""Systems without a ranker: each list, and both fusions of them."""
+
+
+@pytest.fixture(scope="module")
+def service(run: Place) -> Iterator[Served]:
+    with served(run, *(word for name in SERVED for word in ("--system", name))) as one:
+        yield one
+
+
+def test_the_service_finds_what_search_the_run_file_and_the_program_find(
+    run: Place, exported: Callable[[str], Path], service: Served
+) -> None:
+    """In one order, where copies have equal scores and where a fusion puts lists together."""
+    rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
+    asked = {row["query_id"]: row["text"] for row in rows}
+    texts = list(asked.values())
+    wanted = [(exported(name) / "system", texts, 10) for name in SERVED]
+    searches = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
+    programs = searching.by_examples(wanted)
+    for name, found, printed in zip(SERVED, searches, programs, strict=True):
+        ranks = positions(run_file(exported("BM25"), name))
+        told = [list(ranks.get(query, {}))[:10] for query in asked]
+        answers = [[doc_id for doc_id, _ in service.ask(text, 10, name)] for text in texts]
+        assert answers == found == printed == told, name
+        assert any({f"faq-{number}", f"zz-archive-{number}"} <= set(one) for one in answers for number in range(COPIES))

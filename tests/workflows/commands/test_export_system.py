@@ -38,20 +38,6 @@ def run(beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return place
 
 
-@pytest.fixture(scope="module")
-def exported(run: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A system's folder, by its name; each is exported once."""
-    places = tmp_path_factory.mktemp("exported")
-
-    def folder(name: str) -> Path:
-        to = places / name.replace(" ", "-")
-        if not to.exists():
-            assert run("export", str(to), "--system", name) == 0
-        return to / "system"
-
-    return folder
-
-
 def asked(run: Place) -> dict[str, str]:
     """The queries of the test split, by id."""
     rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
@@ -78,7 +64,7 @@ WEIGHTS = {"ranker": 0.5, "retriever": 3.0, "bm25": 0.25}
 
 def test_a_system_finds_what_the_run_found(run: Place, exported: Callable[[str], Path]) -> None:
     queries = asked(run)
-    answers = searching.by_systems([(exported(name), list(queries.values()), 10) for name in NAMES])
+    answers = searching.by_systems([(exported(name) / "system", list(queries.values()), 10) for name in NAMES])
     for name, found in zip(NAMES, answers, strict=True):
         own = ranked(run, LABELS.get(name, name))
         for query, hits in zip(queries, found, strict=True):
@@ -89,7 +75,7 @@ def test_a_system_finds_what_the_run_found(run: Place, exported: Callable[[str],
 
 def test_its_vectors_are_those_of_the_run(run: Place, exported: Callable[[str], Path]) -> None:
     """To the last bit, in the order of the documents."""
-    folder, vectors = exported("retriever"), run.artifact("retriever vectors")
+    folder, vectors = exported("retriever") / "system", run.artifact("retriever vectors")
     own = np.concatenate([np.load(vectors / name) for name in json.loads((vectors / "documents.json").read_text())])
     index = faiss.read_index(str(folder / "index.faiss"))
     assert np.array_equal(index.reconstruct_n(0, index.ntotal), own)
@@ -110,7 +96,7 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
     run: Place, exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Every fusion, with the ranker alone and with weights, and lists alone. Queries are longer than they are read."""
-    ranker = json.loads((exported(deployed.FUSED) / "system.json").read_text())["ranker"]
+    ranker = json.loads((exported(deployed.FUSED) / "system" / "system.json").read_text())["ranker"]
     fusions: dict[str, dict[str, Any] | None] = {
         "interleave": {"how": "interleave", "depth": 12, "first": "dense"},
         "reciprocal": {"how": "reciprocal", "depth": 15, "c": 2.0, "weight": 0.3},
@@ -119,10 +105,12 @@ def test_its_program_finds_the_same_with_the_border_s_own_tools(
         "weights": None,
     }
     folders = [
-        changed(exported(deployed.FUSED), tmp_path / name, fusion=fusion, ranker={**ranker, "weights": WEIGHTS})
+        changed(
+            exported(deployed.FUSED) / "system", tmp_path / name, fusion=fusion, ranker={**ranker, "weights": WEIGHTS}
+        )
         for name, fusion in fusions.items()
     ]
-    folders += [exported(name) for name in NAMES]
+    folders += [exported(name) / "system" for name in NAMES]
     queries = [" ".join([text] * 3) for text in list(asked(run).values())[:2]]
     wanted = [(folder, queries, 12) for folder in folders]
     found = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
@@ -143,7 +131,7 @@ def test_a_folder_in_place_of_a_config(run: Place, exported: Callable[[str], Pat
     query = next(iter(asked(run).values()))
     assert run("search", query, "-k", "12", "--system", "ranker over retriever") == 0
     before = said()[0]
-    folder = exported("ranker over retriever")
+    folder = exported("ranker over retriever") / "system"
     said()
     assert search(run, folder, query, "-k", "12") == 0
     assert said()[0] == before
@@ -160,7 +148,7 @@ def test_scores_of_all_stages_are_printed(
     scores = {"lexical": 12.345, "dense": 0.5, "fusion": 0.0323, "ranker": -1.0}
     hit = Hit("d1", 0.7, scores, "A title", "Its text.")
     monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
-    assert search(run, exported("retriever"), "bara") == 0
+    assert search(run, exported("retriever") / "system", "bara") == 0
     assert said()[0].endswith("1. A title  (0.700: BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
 
 
@@ -189,11 +177,11 @@ def test_the_best_that_cannot_be_exported_is_passed_over(run: Place, tmp_path: P
 
 def test_exported_twice_it_is_the_same(run: Place, exported: Callable[[str], Path], tmp_path: Path) -> None:
     assert run("export", str(tmp_path / "again"), "--system", deployed.FUSED) == 0
-    assert tiny.contents(tmp_path / "again" / "system") == tiny.contents(exported(deployed.FUSED))
+    assert tiny.contents(tmp_path / "again" / "system") == tiny.contents(exported(deployed.FUSED) / "system")
 
 
 def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -> None:
-    text = (exported(deployed.FUSED) / "README.md").read_text()
+    text = (exported(deployed.FUSED) / "system" / "README.md").read_text()
     value = next(row["value"] for row in run.metrics()["rows"] if row["system"] == deployed.FUSED)
     for part in (
         "# ranker over fusion\n", "40 documents (toy)", "1. BM25 lists 20 documents (k1 0.9, b 0.4).", "(reciprocal)",
@@ -201,7 +189,7 @@ def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -
         f"by `python -m workflows run {run.config}`", "The start model is made of noise.", "python example.py",
     ):  # fmt: skip
         assert part in text, part
-    text = (exported(deployed.NEIGHBOURS) / "README.md").read_text()
+    text = (exported(deployed.NEIGHBOURS) / "system" / "README.md").read_text()
     assert "2. The first 10 are reranked by reciprocal nearest neighbours among them (k 5; the inner product w" in text
 
 
@@ -274,7 +262,7 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
 def test_words_that_a_folder_does_not_take(
     run: Place, exported: Callable[[str], Path], said: Said, words: list[str], says: str
 ) -> None:
-    folder = exported("retriever")
+    folder = exported("retriever") / "system"
     said()
     assert search(run, folder, "bara", *words) == 2
     assert said()[1] == f"error: {says}\n"
@@ -285,7 +273,7 @@ def test_a_folder_that_lacks_a_part(
     run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said, lost: str
 ) -> None:
     folder = tmp_path / "system"
-    shutil.copytree(exported("ranker over retriever"), folder)
+    shutil.copytree(exported("ranker over retriever") / "system", folder)
     remove(folder, lost)
     said()
     assert search(run, folder, "bara") == 2
@@ -295,7 +283,7 @@ def test_a_folder_that_lacks_a_part(
 def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str], Path], tmp_path: Path) -> None:
     """`serve` opens models in other processes, whose errors come late."""
     folder = tmp_path / "system"
-    shutil.copytree(exported("ranker over retriever"), folder)
+    shutil.copytree(exported("ranker over retriever") / "system", folder)
     weights = folder / "ranker" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match=rf"^{weights}: not in safetensors, or cut: .*; export the system again$"):
@@ -303,12 +291,12 @@ def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str]
 
 
 def test_a_folder_of_other_documents(run: Place, exported: Callable[[str], Path], tmp_path: Path, said: Said) -> None:
-    folder, other = changed(exported("retriever"), tmp_path / "a", documents=39), tmp_path / "b"
+    folder, other = changed(exported("retriever") / "system", tmp_path / "a", documents=39), tmp_path / "b"
     said()
     assert search(run, folder, "bara") == 2
     counted = "40 documents, and the system has 39; export the system again"
     assert said()[1] == f"error: {folder}/documents.jsonl: {counted}\n"
-    shutil.copytree(exported("retriever"), other)
+    shutil.copytree(exported("retriever") / "system", other)
     faiss.write_index(faiss.IndexFlatIP(8), str(other / "index.faiss"))
     assert search(run, other, "bara") == 2
     assert said()[1].startswith(f"error: {other}/index.faiss: 0 vectors, and the system has 40 documents")
