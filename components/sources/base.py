@@ -8,8 +8,8 @@ import importlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from sparring.components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
 from sparring.components.data.own_documents import Decision
 from sparring.components.rng import keyed_int
+from sparring.components.sources.forms import Form, in_form
 from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -59,6 +60,32 @@ class HoldOut(Config):
         return (keyed_int("hold out", self.of, query_id) / 2**64 - self.start) % 1 < self.share
 
 
+READ = ("read_documents", "read_queries", "read_qrels", "read_groups", "read_examples")
+"""The methods of formats that yield records."""
+IDS = ("doc_id", "query_id", "doc_ids", "example_id", "first", "second")
+"""The fields of records that hold ids."""
+
+
+def _in_form(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Have the ids of what a method reads in the form of `ids`."""
+
+    @wraps(read)
+    def reading(source: "Source") -> Iterator[Any]:
+        for record in read(source):
+            if source.ids is None or isinstance(record, Bad):
+                yield record
+                continue
+            named = {name: getattr(record, name) for name in IDS if name in record._fields}
+            yield record._replace(
+                **{
+                    name: [*map(source.id_in_form, value)] if isinstance(value, list) else source.id_in_form(value)
+                    for name, value in named.items()
+                }
+            )
+
+    return reading
+
+
 class Source(Config):
     """The keys of every format. All are part of the identity of the ingested collection."""
 
@@ -83,9 +110,25 @@ class Source(Config):
     other. If null, it counts too, and `init`, `plan` and the results say so. In training it is never a negative,
     whatever this key says."""
 
+    ids: Form | None = Field(None, exclude_if=lambda form: form is None)
+    """The Unicode form in which ids are read, those of imported rankings too. `NFC`: an id that is written with `é` as
+    one character here, and as two there, is one id. If null, ids are compared as they are written, character by
+    character."""
+
     hold_out: dict[str, HoldOut] = {}
     """Further splits, drawn from those that there are: `{dev: {of: train, share: 0.1}}` for a collection without dev
     queries. They are drawn before `sample`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Have what the class reads pass through `in_form`: a format need not know of forms."""
+        super().__init_subclass__(**kwargs)
+        for name in READ:
+            if name in vars(cls):
+                setattr(cls, name, _in_form(vars(cls)[name]))
+
+    def id_in_form(self, name: Any) -> Any:
+        """Return an id in the form of `ids`. Formats that look an id up among records need this."""
+        return in_form(self.ids, name) if isinstance(name, str) else name
 
     def counts(self, queries: Mapping[str, int]) -> dict[str, int]:
         """Of a collection with so many queries in each split: about how many there are in each once splits are held out

@@ -50,8 +50,10 @@ class Source(base.Source):
         for item in read_objects(self._path("queries.jsonl")):
             if isinstance(item, Bad):
                 yield item
-            elif str(item.value.get("_id")) in splits or self.splits is None:
-                yield _query(item, splits)
+                continue
+            split = splits.get(self.id_in_form(str(item.value.get("_id"))), UNJUDGED)
+            if split != UNJUDGED or self.splits is None:
+                yield _query(item, split)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The lines of the qrels, split by split."""
@@ -71,14 +73,13 @@ def _document(item: Item) -> Document | Bad:
     return document(item.value["_id"], item.value.get("title"), item.value.get("text"), item.place)
 
 
-def _query(item: Item, splits: dict[str, str]) -> Query | Bad:
+def _query(item: Item, split: str) -> Query | Bad:
     if not {"_id", "text"} <= item.value.keys():
         return Bad("wrong columns", item.place, "expected _id and text")
     metadata = item.value.get("metadata")
     answers = metadata.get("answers") if isinstance(metadata, dict) else None
     if answers is None:
         answers = answer_texts(item.value.get("answers"))  # of something else it may be the name
-    split = splits.get(str(item.value["_id"]), UNJUDGED)
     return query(item.value["_id"], item.value["text"], answers, split, item.place)
 
 

@@ -85,7 +85,7 @@ class Source(base.Source):
         """The rows of the queries."""
         splits = first_splits(self.read_qrels())
         for row, place in _rows(self.queries, ["query_id", "text"], ["answers", "split"]):
-            split = row["split"] or splits.get(str(row["query_id"]), UNJUDGED)
+            split = row["split"] or splits.get(self.id_in_form(str(row["query_id"])), UNJUDGED)
             yield query(row["query_id"], row["text"], row["answers"], split, place, columns=self.queries.columns)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sparring.components.sources.base import Source
+from sparring.components.sources.forms import HOW, in_form
 from sparring.components.sources.languages import Sample
 from sparring.components.sources.own_queries import own_documents
 from sparring.components.sources.records import LISTED, Bad, Document, Judgement, Query, is_list
@@ -76,7 +77,7 @@ class Texts:
         self.count += 1
         self.ids.add(name)
         if not name.isascii() and len(self.forms) < LENGTHS:
-            self.forms[unicodedata.normalize("NFC", name)] = name
+            self.forms[in_form("NFC", name)] = name
         self.texts.add(text)
         self.records.add(name, text, *others)
         self.sample.add(text)
@@ -189,6 +190,11 @@ class Inspection:
                 yield record
 
     @property
+    def in_two_forms(self) -> bool:
+        """Whether judgements name queries or documents by ids that are there in another Unicode form."""
+        return any(HOW in self.examples.get(reason, "") for reason in MISSING)
+
+    @property
     def relevant(self) -> float:
         """Relevant judgements of a query that has one, in the mean."""
         right = sum(count for grade, count in self.grades.items() if grade > 0)
@@ -196,16 +202,13 @@ class Inspection:
 
 
 def _missing(name: str, table: Texts) -> str:
-    """What to say of an id that is not there: that it is in another Unicode form, or several ids."""
-    there = table.forms.get(unicodedata.normalize("NFC", name))
+    """What to say of an id that is not there: that it is there in another Unicode form, or that it is several ids."""
+    there = table.forms.get(in_form("NFC", name))
     if there is None:
         return LISTED if is_list(name) else ""
     forms = [next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, one)), "neither NFC nor NFD")
              for one in (name, there)]  # fmt: skip
-    return (
-        f"it is there in another Unicode form: {forms[0]} here, {forms[1]} there. Write both files in one form, as "
-        "`uconv -x any-nfc FILE` does"
-    )
+    return f"it is there in another Unicode form: {forms[0]} here, {forms[1]} there. {HOW}"
 
 
 def _in_two_splits(record: Query | Judgement) -> tuple[str, str]:

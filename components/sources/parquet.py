@@ -178,6 +178,8 @@ class Source(base.Source):
                 none = False
                 if split is not None:
                     row["split"] = row["split"] or split
+                if self.ids is not None:
+                    row |= {name: self.id_in_form(row[name]) for name in ("doc_id", "query_id") if name in row}
                 yield row, place
             if none and split is not None:
                 raise UserError(f"{path}: no {role}, and `{role}` says that the split {split} is there")

@@ -30,7 +30,7 @@ class Source(base.Source):
 
     @model_validator(mode="after")
     def _common_keys_are_outside(self) -> Self:
-        for name in ("on_bad", "sha256", "sample"):
+        for name in ("on_bad", "sha256", "sample", "ids"):
             if getattr(self.of, name) != base.Source.model_fields[name].default:
                 raise ValueError(f"of.{name}: accepted beside `format: sentences`, not inside `of`")
         return self
@@ -51,9 +51,14 @@ class Source(base.Source):
         """The other source's facts."""
         return self.of.about()
 
+    @property
+    def _of(self) -> base.Source:
+        """The other source, which reads ids in the form that is asked for here."""
+        return self.of.model_copy(update={"ids": self.ids})
+
     def read_documents(self) -> Iterator[Document | Bad]:
         """Each sentence, with the id DOCUMENT#NUMBER (from 1); a document with only a title is one sentence."""
-        for record in self.of.read_documents():
+        for record in self._of.read_documents():
             if isinstance(record, Bad):
                 yield record
                 continue
@@ -63,7 +68,7 @@ class Source(base.Source):
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """The other source's queries."""
-        return self.of.read_queries()
+        return self._of.read_queries()
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """A judgement for each sentence of a relevant document that contains an answer; none for other sentences.
@@ -71,17 +76,17 @@ class Source(base.Source):
         Judgements and answers are held in memory, documents are not.
         """
         wanted: dict[str, list[Judgement]] = {}
-        for record in self.of.read_qrels():
+        for record in self._of.read_qrels():
             if isinstance(record, Bad):
                 yield record
             elif record.relevance > 0:
                 wanted.setdefault(record.doc_id, []).append(record)
         judged = {one.query_id for judgements in wanted.values() for one in judgements}
-        read = (record for record in self.of.read_queries() if isinstance(record, Query))
+        read = (record for record in self._of.read_queries() if isinstance(record, Query))
         answers = {query.query_id: query.answers for query in read if query.query_id in judged}
         if answers and not any(answers.values()):
             raise UserError("format sentences: no query of `of` has answers, which decide what sentences are relevant")
-        for document in self.of.read_documents():
+        for document in self._of.read_documents():
             if isinstance(document, Document):  # others were reported when the documents were read
                 parts = [normalize(sentence) for sentence in _split(document)]
                 for one in wanted.pop(document.doc_id, []):

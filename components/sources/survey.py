@@ -13,12 +13,15 @@ from pydantic import Field
 from sparring.components.config import Config, UserError
 from sparring.components.data.tables import document_text
 from sparring.components.sources.base import Source
+from sparring.components.sources.forms import other_form
 from sparring.components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
 
 DOCUMENTS = 20_000
 """So many documents are read, the first of the files."""
 TEXTS = 4_000
 """So many of their texts, and of the queries', are measured: evenly spread over those that were read."""
+DECIMALS = 2
+"""Decimals of the mean number of relevant documents: measures are chosen by the number that is printed."""
 SHARE = 95
 """The percentage of texts that a length is long enough for."""
 
@@ -68,6 +71,8 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
             grades[one.relevance] += 1
             judged[one.query_id] += 1
     if dangling is not None and not judged:
+        if told := other_form(dangling.query_id, asked.__contains__):
+            raise UserError(f"{dangling.place}: there is no query {dangling.query_id!r}: {told}")
         raise UserError(
             f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; " + (
                 f"the queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
@@ -79,7 +84,7 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
         of=of, documents=len(texts), asked=len(asked),
         queries=dict(sorted(by_split.items())),
         unjudged=sorted({split for split, _ in asked.values()} - {UNJUDGED, *by_split}),
-        relevant=round(judged.total() / max(1, len(judged)), 2), graded=len(grades) > 1,
+        relevant=round(judged.total() / max(1, len(judged)), DECIMALS), graded=len(grades) > 1,
         query_tokens=_long_enough([text for _, text in asked.values()], queries),
         document_tokens=_long_enough(texts, documents),
     )  # fmt: skip
@@ -109,12 +114,13 @@ def _long_enough(texts: list[str], count: Count | None) -> int | None:
 
 
 def relevant_documents(mean: float) -> str:
-    """How many relevant documents a query has, in words.
+    """Say how many relevant documents a query has, as precisely as measures are chosen by it.
 
-    >>> relevant_documents(1.0), relevant_documents(2.46)
-    ('1 relevant document a query', '2.5 relevant documents a query')
+    >>> relevant_documents(1.0), relevant_documents(1.465)
+    ('1 relevant document a query', '1.47 relevant documents a query')
     """
-    return "1 relevant document a query" if mean == 1 else f"{mean:.1f} relevant documents a query"
+    mean = round(mean, DECIMALS)
+    return f"{mean:g} relevant document{'' if mean == 1 else 's'} a query"
 
 
 def percentile(lengths: Iterable[int]) -> int:

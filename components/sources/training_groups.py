@@ -88,7 +88,7 @@ class GroupSource(base.Source):
                 if isinstance(passage, Bad):
                     yield passage
                     continue
-                key, said = hash(passage.doc_id), hash((passage.title, passage.text))
+                key, said = hash(self.id_in_form(passage.doc_id)), hash((passage.title, passage.text))
                 if key not in told:
                     told[key] = said
                     yield passage

@@ -55,6 +55,10 @@ def call(arguments: argparse.Namespace) -> None:
     source = parse(Declared, {"data": keys}, where=str(arguments.folder)).data
     print(printable(f"{arguments.folder}: {_layout(keys)}"), flush=True)
     found = Inspection(source)
+    if found.in_two_forms:
+        keys["ids"] = "NFC"
+        found = Inspection(parse(Declared, {"data": keys}, where=str(arguments.folder)).data)
+        print("Some judgements write ids in another Unicode form than the tables. The config reads all ids in NFC.")
     if not found.documents.count:
         raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
     for line in (*remarks(arguments.folder, keys, source.files().values()), "", *summary(found)):
@@ -159,6 +163,7 @@ COMMENTS = {
     "splits": "the files of each split; of a split and its small part the part, as they have queries in common",
     "paired": "the document of a row is relevant to the query of the same row",
     "columns": "our names of columns, and the files'",
+    "ids": "the Unicode form in which all ids are read and compared",
 }
 LAYOUTS = {
     "beir": "BEIR's layout", "msmarco": "MS MARCO's layout", "dpr": "DPR's files", "parquet": "Parquet tables",

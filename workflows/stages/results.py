@@ -8,6 +8,7 @@ from sparring.components.config import listing
 from sparring.components.evaluation.averages import Parts
 from sparring.components.evaluation.measures import needs_answers
 from sparring.components.models import card
+from sparring.components.sources.base import Source
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.phases import COLLECTION, EVALUATION
@@ -118,7 +119,7 @@ class Results:
         self.systems.append(measured)
         for other, source in asked.other_qrels.items():
             with in_phase(COLLECTION):
-                data = step(f"data ({other})", ingest, source=source)
+                data = step(f"data ({other})", ingest, source=self._in_form(source))
             metrics = step(
                 f"{whose} measures ({other})", evaluate, data=data, ranking=ranking, split=asked.split,
                 measures=judged, queries=queries,
@@ -126,6 +127,11 @@ class Results:
             self.systems.append(
                 replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
             )
+
+    def _in_form(self, source: Source) -> Source:
+        """Other judgements, whose ids are read as the collection's are: rankings have those."""
+        ids = self.config.data.ids
+        return source if ids is None else source.model_copy(update={"ids": ids})
 
     def refresh(
         self, name: str, retriever: Model, *, seed: int, round: int | None = None, entropy: bool = False

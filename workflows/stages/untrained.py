@@ -47,7 +47,12 @@ def from_files(collection: Collection, config: CollectionConfig) -> dict[str, St
     """The rankings of the measured split that files have, by system."""
     return {
         system: step(
-            f"{system} ranking", rank_from_file, data=collection.data, split=file.split, k=config.k, config=file
+            f"{system} ranking",
+            rank_from_file,
+            data=collection.data,
+            split=file.split,
+            k=config.k,
+            config=file.model_copy(update={"ids": file.ids or config.data.ids}),
         )
         for system, file in config.evaluate.other_rankings.items()
         if file.split == config.evaluate.split

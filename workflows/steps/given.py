@@ -12,9 +12,10 @@ from sparring.components.config import Config, UserError, listing
 from sparring.components.data import row_runs
 from sparring.components.data.groups import ids_of, queries_of, rows_of
 from sparring.components.data.own_documents import LeftOut
-from sparring.components.data.tables import QUERIES, RANKING, read, write
+from sparring.components.data.tables import QUERIES, RANKING, TEXT, read, write
 from sparring.components.sources.base import locate
 from sparring.components.sources.dpr import IDS, passage_id
+from sparring.components.sources.forms import Form, other_form
 from sparring.components.sources.reading import Item, plain_or_gz, read_array, read_objects
 from sparring.components.sources.trec import read_ranking
 from sparring.workflows.distributed.cluster import Cluster
@@ -39,6 +40,8 @@ class RankingFile(Config):
     unknown: Literal["refuse", "drop"] = Field("refuse", exclude_if=lambda unknown: unknown == "refuse")
     """Queries and documents that the collection has not, as those that an old engine's index had: `drop` leaves them
     out, and what a query's ranking has below them moves up."""
+    ids: Form | None = Field(None, exclude_if=lambda form: form is None)
+    """The Unicode form in which its ids are read. If null, that of the collection (`data.ids`)."""
 
     def files(self) -> dict[str, Path]:
         """The file."""
@@ -74,10 +77,13 @@ def rank_from_file(
         table, without = _of_dpr(path, by_text, drop=drop)
     else:
         table, without = read_ranking(path), 0
+    if config.ids is not None:
+        table = _in_form(table, config.ids, path)
     there = set(table["query_id"].to_pylist())
     if (unknown := there - set(known)) and not drop:
         more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
-        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; {DROP}")
+        told = other_form(min(unknown), set(known).__contains__)
+        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; {told or DROP}")
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
@@ -106,7 +112,21 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
     try:
         rows_of(table["doc_id"], documents, what=str(path))
     except ValueError as error:
-        raise UserError(f"{error}, of which it must be a ranking; {DROP}") from None
+        missing = table["doc_id"].filter(pc.invert(pc.is_in(table["doc_id"], documents)))[0].as_py()
+        told = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)
+        raise UserError(f"{error}, of which it must be a ranking; {told or DROP}") from None
+    return table
+
+
+def _in_form(table: pa.Table, form: Form, path: Path) -> pa.Table:
+    """A ranking whose ids are in a Unicode form. UserError where two of a query's documents are one there."""
+    for name in ("query_id", "doc_id"):
+        at = table.column_names.index(name)
+        table = table.set_column(at, RANKING.field(name), pc.utf8_normalize(table[name], form))
+    pairs = table.group_by(["query_id", "doc_id"]).aggregate([([], "count_all")])
+    if len(pairs) < len(table):
+        twice = pairs.filter(pc.greater(pairs["count_all"], 1)).to_pylist()[0]
+        raise UserError(f"{path}: query {twice['query_id']} ranks {twice['doc_id']} twice, in two Unicode forms")
     return table
 
 

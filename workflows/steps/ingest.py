@@ -24,6 +24,7 @@ from sparring.components.digests import sha256
 from sparring.components.files import remove_leftovers, replacing
 from sparring.components.sources.base import AnySource, Source, sought
 from sparring.components.sources.drawing import Drawn
+from sparring.components.sources.forms import other_form
 from sparring.components.sources.labelled import LabelledSource
 from sparring.components.sources.reading import regular
 from sparring.components.sources.records import Bad, Document, Example, Judgement, Query, refused
@@ -256,6 +257,10 @@ class Written:
         at = np.minimum(np.searchsorted(self._in_order, wanted), self.rows - 1)
         return np.where(self._in_order[at] == wanted, at, -1)
 
+    def has(self, name: str) -> bool:
+        """Whether an id is there."""
+        return bool(self.find([name])[0] >= 0)
+
     def split(self, place: int) -> str:
         """The split of the record at a place that `find` returned."""
         return self._names[self._codes_in_order[place]]
@@ -389,9 +394,11 @@ def _fitting(
                 continue
             asked, judged = next(rows)
             if asked < 0:
-                yield Bad("judgement of a missing query", record.place, why_queries, record.query_id)
+                why = other_form(record.query_id, queries.has) or why_queries
+                yield Bad("judgement of a missing query", record.place, why, record.query_id)
             elif judged < 0:
-                yield Bad("judgement of a missing document", record.place, why_documents, record.doc_id)
+                why = other_form(record.doc_id, documents.has) or why_documents
+                yield Bad("judgement of a missing document", record.place, why, record.doc_id)
             elif queries.split(asked) != record.split:
                 detail = f"{record.split} here, {queries.split(asked)} before"
                 yield Bad("query in two splits", record.place, detail, record.query_id)
@@ -416,13 +423,14 @@ def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: W
         if isinstance(record, Bad):
             yield record
         elif (asked := queries.find([record.query_id])[0]) < 0:
-            yield Bad("group of a missing query", record.place, id=record.query_id)
+            why = other_form(record.query_id, queries.has)
+            yield Bad("group of a missing query", record.place, why, record.query_id)
         elif queries.split(asked) != record.split:
             detail = f"{record.split} here, {queries.split(asked)} before"
             yield Bad("query in two splits", record.place, detail, record.query_id)
         elif (places := documents.find(record.doc_ids)).min(initial=0) < 0:
             missing = record.doc_ids[int(places.argmin())]
-            yield Bad("group with a missing document", record.place, id=missing)
+            yield Bad("group with a missing document", record.place, other_form(missing, documents.has), missing)
         else:
             yield record
 

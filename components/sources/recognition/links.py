@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.data.tables import as_relevance
+from sparring.components.sources.forms import in_form
 from sparring.components.sources.parquet import patterns
 from sparring.components.sources.reading import matching
 from sparring.components.sources.recognition.files import headless
@@ -246,13 +247,18 @@ def longest(folder: Path, table: Table, without: frozenset[str] | set[str] = fro
 
 def _values(folder: Path, table: Table, column: str) -> set[str]:
     """The first values of a column."""
-    return {str(row[column]).strip() for row in islice(_rows(folder, table, [column]), LOOKED_AT)}
+    return {_value(row[column]) for row in islice(_rows(folder, table, [column]), LOOKED_AT)}
+
+
+def _value(cell: Any) -> str:
+    """What a cell is compared as: ids in two Unicode forms name the same, and `data.ids` reads them so."""
+    return in_form("NFC", str(cell).strip())
 
 
 FORMS: dict[str, Callable[[str], str]] = {
     "ids are compared with case; write both in one": str.lower,
-    "the same in another Unicode form (NFC, NFD): ids are compared character by character; write both in one form, as "
-    "`uconv -x any-nfc FILE` does": lambda value: unicodedata.normalize("NFKC", value),
+    "the same in Unicode's form NFKC: ids are compared character by character; write both files in one form, as "
+    "`uconv -x any-nfkc FILE` does": lambda value: unicodedata.normalize("NFKC", value),
     "an address is no id; write a column with the id alone": lambda value: re.split(r"[/#?=&:]", value.rstrip("/"))[-1],
 }
 """How ids may differ that mean the same, and what to do: the form in which they are equal."""
@@ -271,7 +277,7 @@ def differing_in_form(folder: Path, tables: list[Table]) -> str | None:
                 holder = _holder(folder, other, set(forms), form)
                 if holder is None or not _identifies(folder, other, holder) or not _may_be_ids(folder, other, holder):
                     continue
-                theirs = (str(row[holder]).strip() for row in _rows(folder, other, [holder]))
+                theirs = (_value(row[holder]) for row in _rows(folder, other, [holder]))
                 found = next((value for value in theirs if form(value) in forms and value not in values), None)
                 if found is not None:
                     shown = [ascii(value)[1:-1] if "Unicode" in why else value for value in (forms[form(found)], found)]
@@ -285,7 +291,7 @@ def _holder(folder: Path, table: Table, values: set[str], form: Callable[[str], 
     found = {one: set[str]() for one in table.columns}
     for row in _rows(folder, table, table.columns):
         for one, ids in found.items():
-            if (value := form(str(row[one]).strip())) in values:
+            if (value := form(_value(row[one]))) in values:
                 ids.add(value)
         if any(len(ids) == len(values) for ids in found.values()):
             break

@@ -335,7 +335,7 @@ def test_questions_with_several_rows_are_one_query_each(
     assert "4 more rows of the same queries" in out
     assert "a mistake" not in out
     assert "split train: 4 queries, 4 with a relevant document, 8 judgements" in out
-    assert "2.0 relevant documents a query" in out
+    assert "2 relevant documents a query" in out
     columns = yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"]
     assert columns["queries"] == {"query_id": "call", "text": "said"}
     assert columns["qrels"] == {"query_id": "call", "doc_id": "solved_with"}

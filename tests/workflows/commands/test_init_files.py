@@ -368,7 +368,7 @@ def test_addresses_that_end_in_ids_are_told(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", ["tables", "beir"])
-def test_ids_in_another_unicode_form_are_told(
+def test_ids_in_another_unicode_form_are_read_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, kind: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -380,7 +380,10 @@ def test_ids_in_another_unicode_form_are_told(
     write(judged, "query-id\tcorpus-id\tscore" if kind == "beir" else "query_id\tdoc_id\trelevance",
           "q1\tcaf\u00e9-3\t1")  # fmt: skip
     assert main(["init", "own"]) == 0
-    assert "it is there in another Unicode form: NFC here, NFD there. Write both files in one form" in said()[0]
+    out = said()[0]
+    assert "Some judgements write ids in another Unicode form than the tables. The config reads all ids in NFC." in out
+    assert "1 with a relevant document, 1 judgements" in out
+    assert yaml.safe_load(Path("own.yaml").read_text())["data"]["ids"] == "NFC"
 
 
 def test_columns_that_are_called_by_their_numbers_have_a_header(

@@ -287,6 +287,22 @@ def test_measures_are_those_of_the_judgements(tree: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("relevant", "measure", "why"),
+    [
+        (1.47, "RR@10", "1.47 relevant documents a query, not graded"),
+        (1.5, "nDCG@10", "1.5 relevant documents a query"),
+    ],
+)
+def test_the_number_that_chose_the_measures_is_printed(
+    tree: dict[str, Any], relevant: float, measure: str, why: str
+) -> None:
+    """1.465 was printed as 1.5, from which on the guide promises nDCG, beside RR@10."""
+    config, defaults = filled_in(tree, queries={"train": 500, "dev": 300, "test": 300}, relevant=relevant)
+    assert config.evaluate.measures[0] == measure
+    assert next(one.why for one in defaults if one.key == "evaluate.measures") == why
+
+
+@pytest.mark.parametrize(
     ("assignment", "says"),
     [
         ("train.warm={epochs: 2, updates: 3}", r"own\.yaml: train\..*epochs and updates are two names of one length"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.data.tables import QUERIES
+from sparring.components.data.tables import DOCUMENTS, QUERIES
 from sparring.workflows.stages import experiments
 from sparring.workflows.steps.given import RankingFile, rank_from_file
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
 
 
@@ -183,3 +186,62 @@ def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: 
     tree["with_dense"] = ["CCS"]
     with pytest.raises(UserError, match="with_dense: 'CCS'; accepted: "):
         experiments.read(tiny.write(tmp_path / "b.yaml", tree), [], tmp_path)
+
+
+def in_two_forms(folder: Path) -> tuple[Path, Path]:
+    """A collection whose ids are in NFC, and another system's ranking of it whose ids are in NFD."""
+    folder.mkdir()
+    name = "caf\u00e9"
+    texts = [f"{name}-{at}" for at in (1, 2)]
+    documents = {"doc_id": texts, "title": ["", ""], "text": ["one", "two"]}
+    queries = {"query_id": [f"q-{name}"], "text": ["asked?"], "answers": [[]], "split": ["test"]}
+    pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet")
+    pq.write_table(pa.table(queries, schema=QUERIES), folder / "queries.parquet")
+    path = folder / "other.run"
+    text = f"q-{name} Q0 {name}-2 1 0.9 x\nq-{name} Q0 {name}-1 2 0.5 x\n"
+    path.write_text(unicodedata.normalize("NFD", text))
+    return folder, path
+
+
+def test_ids_of_a_ranking_are_read_in_the_collections_form(tmp_path: Path) -> None:
+    data, path = in_two_forms(tmp_path / "data")
+    out = tmp_path / "out"
+    out.mkdir()
+    rank_from_file(out, toy.INLINE, data=data, split="test", k=10, config=RankingFile(path=str(path), ids="NFC"))
+    rows = pq.read_table(out / "ranking.parquet").to_pylist()
+    assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [
+        ("q-caf\u00e9", "caf\u00e9-2", 1), ("q-caf\u00e9", "caf\u00e9-1", 2)
+    ]  # fmt: skip
+
+
+def test_without_the_form_it_is_told(tmp_path: Path) -> None:
+    data, path = in_two_forms(tmp_path / "data")
+    says = "it is there in another Unicode form, NFC. Write `ids: NFC` under `data` to read all ids in one form."
+    with pytest.raises(UserError, match=f"is none of the collection's; {says}"):
+        given(data, tmp_path / "out", path)
+    path.write_text(path.read_text().replace(unicodedata.normalize("NFD", "q-caf\u00e9"), "q-caf\u00e9"))
+    with pytest.raises(UserError, match=f"is not in the collection, of which it must be a ranking; {says}"):
+        given(data, tmp_path / "out", path)
+
+
+def test_a_ranking_that_has_a_document_in_both_forms_is_refused(tmp_path: Path) -> None:
+    data, path = in_two_forms(tmp_path / "data")
+    path.write_text(path.read_text() + "q-caf\u00e9 Q0 caf\u00e9-1 3 0.1 x\n")
+    config = RankingFile(path=str(path), ids="NFC")
+    with pytest.raises(UserError, match="query q-caf\u00e9 ranks caf\u00e9-1 twice, in two Unicode forms"):
+        rank_from_file(tmp_path, toy.INLINE, data=data, split="test", k=10, config=config)
+
+
+def test_the_collections_form_is_that_of_its_rankings_and_judgements(tmp_path: Path) -> None:
+    """Those of other judgements too: rankings have ids in that form."""
+    tree = tiny.dpr(Path("data/toy"), Path("models/toy"))
+    tree["evaluate"] = {
+        **tree.get("evaluate", {}), "other_rankings": {"theirs": {"path": "x.run"}},
+        "other_qrels": {"others": {"format": "beir", "path": "data/others"}},
+    }  # fmt: skip
+    made = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
+    ranked = [node for node in graph(made.wanted) if node.function is rank_from_file]
+    assert ranked
+    assert all(node.inputs["config"].ids == "NFC" for node in ranked)
+    read = [node.inputs["source"] for node in graph(made.wanted) if node.function is ingest]
+    assert {source.path: source.ids for source in read} == {"data/toy": "NFC", "data/others": "NFC"}
