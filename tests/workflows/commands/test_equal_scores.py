@@ -160,7 +160,7 @@ def test_the_service_finds_what_search_the_run_file_and_the_program_find(
 ) -> None:
     """In one order, where copies have equal scores and where a fusion puts lists together."""
     rows = pq.read_table(run.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    asked = {row["query_id"]: row["text"] for row in rows}
+    asked = {row["query_id"]: row["text"] for row in rows[::3]}
     texts = list(asked.values())
     wanted = [(exported(name) / "system", texts, 10) for name in SERVED]
     searches = [[[hit["doc_id"] for hit in hits] for hits in lists] for lists in searching.by_systems(wanted)]
