@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from sparring.workflows.stages.results import System, SystemCost, TimeSpent
 from sparring.workflows.steps.choose_neighbours import chosen
 from sparring.workflows.steps.encode import encode_queries
+from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.given import rank_from_file
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
@@ -16,7 +17,7 @@ from sparring.workflows.steps.smaller import rescore
 from sparring.workflows.store.dag import Step
 
 FROM_CHEAP_TO_DEAR = (
-    (lucene_search,), (lucene_feedback,), (search, rescore, fuse), (rerank_by_neighbours, chosen),
+    (lucene_search,), (lucene_feedback,), (search, rescore, fuse, fit_fusion), (rerank_by_neighbours, chosen),
     (rerank, add_prior, fit_prior),
 )  # fmt: skip
 """The step that a system ends with: BM25; BM25 with feedback, which searches twice and reads what it found; a

@@ -148,7 +148,8 @@ def fused_with_bm25(
     label: str, collection: Collection, other: Rankings, config: CollectionConfig, how: FusionConfig
 ) -> Rankings:
     """Fuse BM25's ranking with another, with the numbers that are best on the split that `evaluate.select` names;
-    without one as `how` says."""
+    without one as `how` says. Of that split itself each half of the queries is fused with what is best for the other.
+    """
     asked, rankings, lexical = config.evaluate, [collection.bm25, other], [0]
     how = how.model_copy(update={"depth": config.k})
     chosen: FusionConfig | Step = how
@@ -159,6 +160,8 @@ def fused_with_bm25(
         )  # fmt: skip
 
     def ranking(split: str) -> Step:
+        if isinstance(chosen, Step) and split == asked.select:
+            return chosen
         return step(
             f"{label} ({split})", fuse, data=collection.data, rankings=[of(split) for of in rankings], split=split,
             config=chosen, lexical=lexical,

@@ -35,7 +35,7 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
     if outcome.unmeasured:
         return outcome
     if asked.select == asked.split:
-        why = "evaluate.select is the measured split, whose queries have chosen weights of fusions too"
+        why = "evaluate.select is the measured split"
         return _led(outcome, why)
     if asked.select is None or asked.select_by is None:
         named, unjudged = "evaluate.select names no split", "no measure of evaluate.measures is by judgements"

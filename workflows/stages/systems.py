@@ -19,6 +19,7 @@ from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.stages.results import Outcome, System
+from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
@@ -169,7 +170,7 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         return {"dense" if node.function in (search, candidates) else "lexical": node}
     if node.function is rescore:
         return {**_stages(node.inputs["ranking"], data), "rescored": node}
-    if node.function is fuse:
+    if node.function in (fuse, fit_fusion):
         lists = node.inputs["rankings"]
         made = [_stages(one, data) for one in lists]
         if sorted(name for one in made for name in one if name != "rescored") != ["dense", "lexical"]:
@@ -228,7 +229,7 @@ def lists(steps: Stages) -> list[Step]:
 def weights_of(steps: Stages) -> list[Step]:
     """The steps that chose a system's weights, and other numbers."""
     chose = [steps["neighbours"].inputs["config"]] if "neighbours" in steps else []
-    chose += [steps["fusion"].inputs["config"]] if "fusion" in steps else []
+    chose += [_fused_as(steps["fusion"])] if "fusion" in steps else []
     chose += [steps["prior"].inputs["weights"]] if "prior" in steps else []
     return [one for one in chose if isinstance(one, Step)]
 
@@ -304,8 +305,13 @@ def _lexical(stage: Step) -> Lexical:
     return Lexical(analysis=analysis, k1=config.k1, b=config.b, rm3=stage.inputs.get("rm3"), k=stage.inputs["k"])
 
 
+def _fused_as(stage: Step) -> Any:
+    """How a stage fuses: a config, or the step that chose one. Of the split that it was chosen on, that step fused."""
+    return stage if stage.function is fit_fusion else stage.inputs["config"]
+
+
 def _fusion(stage: Step, first: str, store: Store) -> Fused:
-    config = stage.inputs["config"]
+    config = _fused_as(stage)
     own = fitted(store.path(config)) if isinstance(config, Step) else config
     return Fused.model_validate({**own.model_dump(), "first": first})
 

@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from sparring.components.data.groups import judged_queries
-from sparring.components.data.tables import QRELS, RANKING, of_queries, read
-from sparring.components.evaluation.measures import cutoff, means, per_query
-from sparring.components.files import write_json
+from sparring.components.data.groups import judged_queries, query_ids_of
+from sparring.components.data.tables import QRELS, RANKING, TEXT, of_queries, read, side_by_side
+from sparring.components.evaluation.measures import cutoff, per_query
+from sparring.components.files import replacing, write_json
 from sparring.components.retrieval.fusion import FITTED, FusionConfig, fuse
+from sparring.components.rng import keyed_int
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
@@ -26,44 +31,86 @@ QUERIES = 1000
 def _cost(
     site: Site, *, data: Sizes, rankings: list[Ranking], split: str, measure: str, config: FusionConfig, **tried: Any
 ) -> Cost:
-    """Each trial fuses and measures."""
-    rows = min(data.asked(split), tried.get("queries", QUERIES)) * sum(one.k for one in rankings)
-    return Cost(work=(Work("rows", 1.0 * len(_trials(config, tried["weights"], tried["constants"])) * rows),),
-                makes=None)  # fmt: skip
+    """Each trial fuses and measures; at the end all queries are fused."""
+    asked, each = data.asked(split), sum(one.k for one in rankings)
+    trials = len(_trials(config, tried["weights"], tried["constants"]))
+    rows = (trials * min(asked, tried.get("queries", QUERIES)) + asked) * each
+    made = Ranking(asked, max(one.k for one in rankings))
+    return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
 
 
-@Description(part="search", version=3, cost=_cost)
+@Description(part="search", version=4, cost=_cost)
 def fit_fusion(
     out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, measure: str, config: FusionConfig,
     weights: Sequence[float] = WEIGHTS, constants: Sequence[float] = CONSTANTS, queries: int = QUERIES,
     lexical: Sequence[int] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `fusion.json`: what was `chosen` as `FusionConfig` has it, and each trial with its value.
+    """Write `fusion.json`: what was `chosen` as `FusionConfig` has it, and each trial with its value; and
+    `ranking.parquet`, the split's queries fused.
 
     The trials are the config with each weight of the second of two rankings and, where fusion is reciprocal, each
     constant. The best by a measure's mean over the split's judged queries, or over a sample of so many, is chosen; of
     equals that nearest the config, which stands where the split has no such query. `lexical` are the numbers, from 0,
     of the rankings that BM25 made.
+
+    In `ranking.parquet` each half of the queries is fused with the best trial for the judged queries of the other half,
+    so that no query's own judgements choose how it is ranked.
     """
-    wanted = judged_queries(data, split, queries)
-    tables = [of_queries(path / "ranking.parquet", RANKING, wanted) for path in rankings]
+    judged = judged_queries(data, split, queries)
+    paths = [path / "ranking.parquet" for path in rankings]
+    tables = [of_queries(path, RANKING, judged) for path in paths]
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=wanted))
+    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=judged))
     depth = min(config.depth, cutoff(measure) or config.depth)  # what stands beyond a cutoff does not change a measure
-    tried: list[tuple[FusionConfig, float]] = []
-    trials = _trials(config, weights, constants) if len(wanted) else []
+    trials, values, order = _trials(config, weights, constants), list[npt.NDArray[np.float64]](), list[str]()
     with Progress(out, len(trials), "trials") as progress:
         for trial in trials:
             fused = fuse(tables, trial.model_copy(update={"depth": depth}), lexical=lexical)
-            tried.append((trial, means(per_query(fused, qrels, [measure]))[measure]))
+            measured = per_query(fused, qrels, [measure])
+            values.append(measured["value"].to_numpy())
+            order = measured["query_id"].to_pylist()
             progress.add(1)
-    chosen, value = max(tried, key=lambda one: one[1], default=(config, None))  # of equals the first
+    by_query, half = np.stack(values), np.array([_half(query) for query in order], int)
+    by_half = [_best(trials, by_query[:, half != own]) for own in (0, 1)]
+    _write_halves(out, paths, query_ids_of(data, [split]), by_half, lexical)
+    chosen = _best(trials, by_query)
+    means = by_query.mean(1).tolist() if order else []
     numbers = ("weight", "c") if config.how == "reciprocal" else ("weight",)
     write_json(out / FITTED, {
-        "chosen": chosen.model_dump(mode="json"), "split": split, "measure": measure, "queries": len(wanted),
-        "tried": [{**{name: getattr(one, name) for name in numbers}, "value": value} for one, value in tried],
+        "chosen": chosen.model_dump(mode="json"), "split": split, "measure": measure, "queries": len(order),
+        "tried": [{**{name: getattr(trial, name) for name in numbers}, "value": mean}
+                  for trial, mean in zip(trials, means, strict=False)],
     })  # fmt: skip
-    return {"trials": len(tried), "queries": len(wanted), "best": value, **{n: getattr(chosen, n) for n in numbers}}
+    best = max(means, default=None)
+    return {"trials": len(means), "queries": len(order), "best": best, **{n: getattr(chosen, n) for n in numbers}}
+
+
+def _half(query: str) -> int:
+    """The half of the queries that one belongs to, 0 or 1."""
+    return keyed_int("half", query) % 2
+
+
+def _best(trials: list[FusionConfig], values: npt.NDArray[np.float64]) -> FusionConfig:
+    """The trial with the highest mean of (trials, queries) values; of equals the first, as without queries."""
+    return trials[int(values.mean(1).argmax())] if values.shape[1] else trials[0]
+
+
+def _write_halves(
+    out: Path, paths: list[Path], queries: pa.Array, by_half: list[FusionConfig], lexical: Sequence[int]
+) -> None:
+    """Write `ranking.parquet`: the queries' rankings fused, each half of the queries in its own way."""
+    with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
+        for tables in side_by_side(paths, RANKING, queries):
+            for own, how in enumerate(by_half):
+                parts = [table.filter(_of_half(table, own)) for table in tables]
+                writer.write_table(fuse(parts, how, lexical=lexical))
+
+
+def _of_half(table: pa.Table, half: int) -> pa.Array:
+    """Which rows of a ranking are of the queries of a half."""
+    names = table["query_id"].combine_chunks().dictionary_encode()
+    own = [name for name in names.dictionary.to_pylist() if _half(name) == half]
+    return pc.is_in(table["query_id"], value_set=pa.array(own, TEXT))
 
 
 def _trials(config: FusionConfig, weights: Sequence[float], constants: Sequence[float]) -> list[FusionConfig]:

@@ -93,8 +93,9 @@ def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: 
 
 def test_nothing_is_selected_on_the_measured_split() -> None:
     outcome = read("demo.yaml", "evaluate.split=dev").outcome
-    why = "evaluate.select is the measured split, whose queries have chosen weights of fusions too"
-    assert outcome.results.inputs["selection"] == why
+    assert outcome.results.inputs["selection"] == "evaluate.select is the measured split"
+    fused = {one.name: one.ranking for one in outcome.systems if one.name.startswith("BM25 + ")}
+    assert {ranking.function.__name__ for ranking in fused.values() if ranking is not None} == {"fit_fusion"}
     assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]
 
 

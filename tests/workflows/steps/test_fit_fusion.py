@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
+from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES, TEXT
 from sparring.components.evaluation.measures import means, per_query
 from sparring.components.retrieval.fusion import FusionConfig, fitted, fuse
+from sparring.components.rng import keyed_int
 from sparring.workflows.steps import fuse as step
 from sparring.workflows.steps.fit_fusion import CONSTANTS, WEIGHTS, fit_fusion
 from tests.support import toy
@@ -91,9 +94,39 @@ def test_what_makes_no_difference_stays_as_it_was(tmp_path: Path, data: Path, ho
 
 
 def test_without_judged_queries_the_default_stands(tmp_path: Path, data: Path) -> None:
-    chosen, made = fit(tmp_path, data, planted(), "reciprocal", split="validation")
+    judged = pq.read_table(data / "qrels.parquet", filters=[("split", "=", "test")])
+    pq.write_table(judged, data / "qrels.parquet")
+    chosen, made = fit(tmp_path, data, planted(), "reciprocal")
     assert chosen == FusionConfig(how="reciprocal")
+    tables = [pq.read_table(tmp_path / f"list {number}" / "ranking.parquet") for number in (0, 1)]
+    dev = [table.filter(pc.not_equal(table["query_id"], "other")) for table in tables]
+    found = pq.read_table(tmp_path / "out" / "ranking.parquet").sort_by(
+        [("query_id", "ascending"), ("rank", "ascending")]
+    )
+    assert found == fuse(dev, chosen).sort_by([("query_id", "ascending"), ("rank", "ascending")])
     assert (made["queries"], made["tried"]) == (0, [])
+
+
+def test_no_querys_own_judgements_choose_how_it_is_fused(tmp_path: Path, data: Path) -> None:
+    """Each half is fused with the best trial for the other half, by hand; so another judgement of a query changes the
+    rankings of the other half alone."""
+    fit(tmp_path, data, planted(), "interpolate")
+    tables = [pq.read_table(tmp_path / f"list {number}" / "ranking.parquet") for number in (0, 1)]
+    qrels = pq.read_table(data / "qrels.parquet", filters=[("split", "=", "dev")])
+    names = [f"q{i}" for i in range(6)]
+    halves = {half: [name for name in names if keyed_int("half", name) % 2 == half] for half in (0, 1)}
+    assert all(halves.values())
+    found = pq.read_table(tmp_path / "out" / "ranking.parquet")
+    assert set(found["query_id"].to_pylist()) == set(names)
+    for own, queries in halves.items():
+        others = pc.is_in(qrels["query_id"], value_set=pa.array(halves[1 - own], TEXT))
+        trials = [FusionConfig(how="interpolate", weight=weight) for weight in WEIGHTS]
+        trials.sort(key=lambda trial: round(abs(trial.weight - 0.5), 9))
+        values = [means(per_query(fuse(tables, trial), qrels.filter(others), ["RR@10"]))["RR@10"] for trial in trials]
+        best = trials[int(np.argmax(values))]
+        for query in queries:
+            alone = [table.filter(pc.equal(table["query_id"], query)) for table in tables]
+            assert found.filter(pc.equal(found["query_id"], query)) == fuse(alone, best), query
 
 
 def test_rankings_are_fused_as_was_chosen(tmp_path: Path, data: Path) -> None:
