@@ -120,9 +120,11 @@ class DualEncoderConfig(Adaptable):
     towers: Literal["shared", "separate"] | None = None
     """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
     unless the folder has two."""
-    pooling: Literal["cls", "mean", "last"] | None = None
-    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens, `last` its last token's. Of
-    a causal language model, whose tokens see only those before them, null is `last` and `cls` is refused."""
+    pooling: Literal["cls", "mean", "last", "first_last"] | None = None
+    """The vector of a text: `cls` takes its first token's, `mean` the mean over its tokens, `last` its last token's.
+    `first_last` takes the mean over its tokens of the mean of the first and the last layer's states, a baseline of
+    SimCSE and DiffCSE (Gao et al., 2021; Chuang et al., 2022, Table 2.1), with `towers: shared`. Of a causal language
+    model, whose tokens see only those before them, null is `last` and `cls` is refused."""
     attention: Literal["causal", "bidirectional"] | None = Field(None, exclude_if=lambda attention: attention is None)
     """Which tokens a token of a causal language model sees: those before it, or all (BehnamGhader et al., 2024,
     LLM2Vec, section 2.1; null `pooling` is then `mean`). Null for what the model's own config says."""
@@ -148,6 +150,9 @@ class DualEncoderConfig(Adaptable):
     projection_norm: bool | None = Field(None, exclude_if=lambda norm: not norm)
     """Whether the projection has a bias, and layer normalization after it, as ANCE's has (Xiong et al., 2021). Null for
     the folder's; where it says nothing for neither."""
+    projection_bias: bool | None = Field(None, exclude_if=lambda bias: not bias)
+    """Whether the projection has a bias without layer normalization, as a whitening has. Null for the folder's; where
+    it says nothing for none."""
     projections: Literal["apart", "alike"] = "apart"
     """Initial weights of separate towers' projections. `apart`: a random draw each, as layers made one by one have; the
     paper does not say. Queries and documents are then unrelated before training, and it takes a long one to bring them
@@ -172,8 +177,12 @@ class DualEncoderConfig(Adaptable):
             raise ValueError("share: shared towers share everything already; accepted only with `towers: separate`")
         if "projection" in self.share and self.projection is None:
             raise ValueError("share: there is no projection to share; set its width in `projection`")
-        if self.projection_norm and self.projection is None:
-            raise ValueError("projection_norm: there is no projection; set its width in `projection`")
+        for key in ("projection_norm", "projection_bias"):
+            if getattr(self, key) and self.projection is None:
+                raise ValueError(f"{key}: there is no projection; set its width in `projection`")
+        if self.pooling == "first_last" and self.towers == "separate":
+            raise ValueError("pooling: first_last: it is of one encoder; accepted with towers: separate: cls, mean, "
+                             "last")  # fmt: skip
         if self.projections == "alike" and self.projection is None:
             raise ValueError("projections: there are none; set their width in `projection`")
         return self
@@ -183,11 +192,12 @@ class ResolvedDualEncoderConfig(DualEncoderConfig):
     """A retriever's config with a value for whatever was null, as it lies in the retriever's folder."""
 
     towers: Literal["shared", "separate"] = "shared"
-    pooling: Literal["cls", "mean", "last"] = "cls"
+    pooling: Literal["cls", "mean", "last", "first_last"] = "cls"
     similarity: Literal["dot", "cosine"] = "dot"
     query_tokens: int = Field(32, ge=3)
     document_tokens: int = Field(128, ge=3)
     projection_norm: bool = Field(False, exclude_if=lambda norm: not norm)
+    projection_bias: bool = Field(False, exclude_if=lambda bias: not bias)
 
 
 class CrossEncoderConfig(Adaptable):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -53,7 +54,7 @@ class DualEncoder(nn.Module):
         layers = {}
         if config.projection is not None:
             with seeding.seeded(config.seed):
-                layers = {name: _projection(self.width, config.projection, config.projection_norm) for name in owners}
+                layers = {name: _projection(self.width, config) for name in owners}
             if config.projections == "alike":
                 first, *others = layers.values()
                 for layer in others:
@@ -109,8 +110,12 @@ class DualEncoder(nn.Module):
 
     def pooled(self, batch: Batch, side: Side) -> Tensor:
         """(N, h) fp32 pooled states of the encoder, before projection and normalization."""
-        hidden = self.tower(side)(input_ids=batch.ids, attention_mask=batch.mask).last_hidden_state
-        return pool(hidden, batch.mask, self.config.pooling)
+        tower, inputs = self.tower(side), {"input_ids": batch.ids, "attention_mask": batch.mask}
+        if self.config.pooling != "first_last":
+            return pool(tower(**inputs).last_hidden_state, batch.mask, self.config.pooling)
+        with layers.states_of(layers.first_layer(tower)) as first:
+            last = tower(**inputs).last_hidden_state
+        return pool((first[0].float() + last.float()) / 2, batch.mask, "mean")
 
     def compared(self, vectors: Tensor, side: Side) -> Tensor:
         """(N, d) the vectors that are compared, made of pooled states (N, h)."""
@@ -170,12 +175,16 @@ class DualEncoder(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         modules = []
         if self.config.towers == "shared":
-            saved.save_tower(self.towers["shared"], folder, tokenizer_from, self.config.document_tokens)
-            _save_pooling(folder / "1_Pooling", self.width, self.config.pooling)
-            modules += [
-                ("", "sentence_transformers.models.Transformer"),
-                ("1_Pooling", "sentence_transformers.models.Pooling"),
-            ]
+            tower, averaged = self.tower("document"), self.config.pooling == "first_last"
+            if averaged:  # sentence-transformers reads the states of all layers
+                tower.config.output_hidden_states = True
+            saved.save_tower(tower, folder, tokenizer_from, self.config.document_tokens)
+            modules += [("", "sentence_transformers.models.Transformer")]
+            if averaged:
+                _save_first_last(folder / "1_WeightedLayerPooling", tower.config)
+                modules += [("1_WeightedLayerPooling", "sentence_transformers.models.WeightedLayerPooling")]
+            _save_pooling(folder / "1_Pooling", self.width, "mean" if averaged else self.config.pooling)
+            modules += [("1_Pooling", "sentence_transformers.models.Pooling")]
         else:
             for side, tower in self.towers.items():
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
@@ -215,10 +224,13 @@ class DualEncoder(nn.Module):
         return "3_LayerNorm" if self.config.towers == "shared" else "2_LayerNorm"
 
 
-def _projection(width: int, dimensions: int, norm: bool) -> nn.Module:
-    """A linear layer; with a bias and layer normalization where `norm` asks for them."""
-    linear = nn.Linear(width, dimensions, bias=norm)
-    return nn.Sequential(OrderedDict(linear=linear, norm=nn.LayerNorm(dimensions))) if norm else linear
+def _projection(width: int, config: ResolvedDualEncoderConfig) -> nn.Module:
+    """A linear layer, with a bias or with a bias and layer normalization where the config asks for them."""
+    assert config.projection is not None
+    linear = nn.Linear(width, config.projection, bias=config.projection_norm or config.projection_bias)
+    if not config.projection_norm:
+        return linear
+    return nn.Sequential(OrderedDict(linear=linear, norm=nn.LayerNorm(config.projection)))
 
 
 def _parts(layer: Any, dense: _Place, norm: _Place) -> list[tuple[_Place, Any, str]]:
@@ -303,6 +315,16 @@ def _save_pooling(folder: Path, width: int, pooling: str) -> None:
             "pooling_mode_lasttoken": pooling == "last",
         },
     )
+
+
+def _save_first_last(folder: Path, encoder: Any) -> None:
+    """A module of sentence-transformers that averages the first and the last layer's states."""
+    folder.mkdir(exist_ok=True)
+    weights = torch.zeros(encoder.num_hidden_layers)
+    weights[[0, -1]] = 1.0
+    save_file({"layer_weights": weights}, folder / WEIGHTS)
+    shape = {"word_embedding_dimension": encoder.hidden_size, "layer_start": 1, "num_hidden_layers": len(weights)}
+    write_json(folder / "config.json", shape)
 
 
 def _save_dense(folder: Path, layer: Any) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparring.components.config import UserError
 from sparring.components.data.batches import padded_width
@@ -52,6 +54,31 @@ def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Modu
             yield module, name, child
         else:
             yield from outermost_lists(child)
+
+
+def first_layer(model: Any) -> nn.Module:
+    """The first of an encoder's layers. UserError where it has no list of them, or several."""
+    found = [one for _, _, one in outermost_lists(model) if len(one) == model.config.num_hidden_layers]
+    if len(found) != 1:
+        raise UserError(f"pooling: first_last: a {model.config.model_type} model has {len(found) or 'no'} lists of its "
+                        "layers; accepted: cls, mean, last")  # fmt: skip
+    return found[0][0]
+
+
+@contextmanager
+def states_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the states (N, L, h) that a layer gives in passes of this thread."""
+    states, thread = list[Tensor](), get_ident()
+
+    def collect(_: nn.Module, __: Any, output: Any) -> None:
+        if get_ident() == thread:
+            states.append(output[0] if isinstance(output, tuple) else output)
+
+    handle = layer.register_forward_hook(collect)
+    try:
+        yield states
+    finally:
+        handle.remove()
 
 
 def use_gradient_checkpointing(module: nn.Module) -> None:

@@ -89,10 +89,10 @@ SUMMED = (
 )
 RETRIEVAL = {"type": "information-retrieval", "name": "Information Retrieval"}
 _RATED = {"type": "semantic-similarity", "name": "Semantic Similarity"}
-TASKS = {"Spearman": _RATED, "Pearson": _RATED,
-         "accuracy": {"type": "text-classification", "name": "Text Classification"}}  # fmt: skip
+_CLASSIFIED = {"type": "text-classification", "name": "Text Classification"}
+TASKS = {"Spearman": _RATED, "Pearson": _RATED, "accuracy": _CLASSIFIED, "dev accuracy": _CLASSIFIED}
 """What measures of sentences are of, as hubs name tasks; all others are of retrieval."""
-POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token"}
+POOLINGS = {"mean": "mean", "cls": "[CLS]", "last": "last-token", "first_last": "mean (of the first and last layer)"}
 
 
 def metadata(
@@ -140,9 +140,10 @@ def retriever_card(
         f"tokens, a document at {config.document_tokens}."
     )
     tower = "FOLDER/query" if config.towers == "separate" else "FOLDER"
+    mean = '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)'
     text = {
-        "cls": "hidden[:, 0]", "last": "hidden[:, -1]  # of one text: there is no padding behind it",
-        "mean": '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)',
+        "cls": "hidden[:, 0]", "mean": mean, "first_last": mean,
+        "last": "hidden[:, -1]  # of one text: there is no padding behind it",
     }[config.pooling]  # fmt: skip
     prompts = [f"`{prompt}` before every {side}" for side, prompt in
                {"query": config.query_prompt, "document": config.document_prompt}.items() if prompt]  # fmt: skip
@@ -160,7 +161,8 @@ def retriever_card(
         f"batch = tokenizer([{json.dumps(f'{config.query_prompt}a question', ensure_ascii=False)}], "
         f'truncation=True, max_length={config.query_tokens}, padding=True, '
         'return_tensors="pt")',
-        "hidden = encoder(**batch).last_hidden_state", f"vectors = {text}",
+        *(["states = encoder(**batch).hidden_states", "hidden = (states[1] + states[-1]) / 2"]
+          if config.pooling == "first_last" else ["hidden = encoder(**batch).last_hidden_state"]), f"vectors = {text}",
         *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None
           and config.projection is None else []),
         *(["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"] if config.similarity == "cosine"

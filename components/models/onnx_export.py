@@ -52,6 +52,9 @@ def export_retriever(folder: Path) -> float:
     UserError where that is more than a rounding error.
     """
     model = DualEncoder.load(folder).eval()
+    if model.config.pooling == "first_last":
+        raise UserError("--onnx: the retriever reads the states of its first layer (pooling: first_last), and the "
+                        "exported encoder gives those of the last alone; accepted: no --onnx")  # fmt: skip
     tokenizer = load_tokenizer(folder)
     texts, apart = Template.of(tokenizer), 0.0
     for name, tower in model.towers.items():

@@ -81,7 +81,9 @@ def retriever(source: DualEncoderConfig) -> Found | None:
     norms = {side: parts["LayerNorm"].path for side, parts in sides.items() if "LayerNorm" in parts}
     if norms.keys() - dense.keys():
         _refuse(source, "a LayerNorm without a Dense before it", "both, or none")
-    widths = {side: _dense(source, path, bias=side in norms)["out_features"] for side, path in dense.items()}
+    made = {side: _dense(source, path, bias=True if side in norms else None) for side, path in dense.items()}
+    widths = {side: about["out_features"] for side, about in made.items()}
+    biases = [side not in norms and made[side].get("bias", True) if side in made else None for side in sides]
     normed = _same(source, "LayerNorm", [side in norms for side in sides])
     shared = len(sides) > 1 and len(set(dense.values())) == 1 and len(dense) == len(sides)
     if shared:
@@ -95,6 +97,7 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         "document_tokens": limits.get("document", limits.get("shared")),
         "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
         "projection_norm": normed,
+        "projection_bias": _same(source, "Dense", biases),
         "share": ["projection"] if shared else [],
         "truncate": cut,
     }
@@ -284,11 +287,12 @@ def _pooling(source: Pretrained, module: _Module, prompted: bool) -> str:
     return _POOLINGS[modes[0]]
 
 
-def _dense(source: Pretrained, path: str, *, bias: bool) -> dict[str, Any]:
-    """The config of a Dense that is a plain linear layer."""
+def _dense(source: Pretrained, path: str, *, bias: bool | None) -> dict[str, Any]:
+    """The config of a Dense that is a plain linear layer, with or without a bias; None for either."""
     about: dict[str, Any] = _json(source, f"{path}/config.json") or {}
+    own = about.get("bias", True)
     known = {
-        "bias": (about.get("bias", True), bias),
+        "bias": (own, own if bias is None else bias),
         "activation_function": (about.get("activation_function", "torch.nn.modules.activation.Tanh"), _IDENTITY),
         "module_input_name": (about.get("module_input_name", "sentence_embedding"), "sentence_embedding"),
         "use_residual": (about.get("use_residual", False), False),

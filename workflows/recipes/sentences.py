@@ -1,5 +1,6 @@
 """One encoder of sentences on sets with labels: a model as it is, or what another experiment trains."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -7,12 +8,17 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from sparring.components.config import distinct
+from sparring.components.sources.base import AnySource
 from sparring.workflows.stages import experiments
-from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.results import Outcome, note_on
+from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
 from sparring.workflows.stages.starting import RetrieverToMeasure
-from sparring.workflows.store.dag import graph, relabelled
+from sparring.workflows.steps.whiten import whiten
+from sparring.workflows.store.dag import graph, in_phase, relabelled, step
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""
@@ -22,6 +28,10 @@ class Config(RetrieverToMeasure, SentencesConfig):
     """An encoder, and sets by name."""
 
     recipe: Literal["sentences"]
+    whiten: AnySource | None = Field(None, exclude_if=lambda whiten: whiten is None)
+    """Texts that a whitening is fitted to: the encoder's vectors of them, and so about those of other texts, have the
+    mean zero and the identity as their covariance (Su et al., 2021; Chuang et al., 2022, Table 2.1). With `similarity:
+    dot`, as cosines are measured anyway. Null for none."""
     seeds: Annotated[list[int], AfterValidator(distinct), Field(min_length=1)] | None = None
     """The experiment's seeds: the last retriever of each. Null for one, as the experiment's file has it."""
 
@@ -39,8 +49,8 @@ def build(config: Config) -> Outcome:
     if config.experiment is None:
         assert config.retriever is not None
         begun = config.retriever
-        encoder = Encoder(SYSTEM, 1, SYSTEM, lambda collection: collection.initial_model(SYSTEM, begun))
-        return measured(config, [encoder], [], note_on(begun.model))
+        on = _whitened(config, SYSTEM, lambda collection: collection.initial_model(SYSTEM, begun))
+        return measured(config, [Encoder(SYSTEM, 1, SYSTEM, on)], [], note_on(begun.model))
     trained, encoders = {}, []
     for seed in config.seeds or [1]:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
@@ -53,6 +63,20 @@ def build(config: Config) -> Outcome:
         suffix = f" (seed {seed})" if len(trained) > 1 else ""
         own_labels = {name: f"{label}{suffix}" for name, label in labels[seed].items() if name not in shared}
         made = partial(Collection.foreign_retriever, trained=relabelled(one, own_labels))
-        encoders.append(Encoder(SYSTEM, seed, f"{SYSTEM}{suffix}", made))
+        on = _whitened(config, f"{SYSTEM}{suffix}", made)
+        encoders.append(Encoder(SYSTEM, seed, f"{SYSTEM}{suffix}", on))
     note = f"The encoder is the last retriever of {config.experiment}. {outcome.note}"
     return measured(config, encoders, [], note)
+
+
+@in_phase(EVALUATION)
+def _whitened(config: Config, label: str, on: Callable[[Collection], Model]) -> Callable[[Collection], Model]:
+    """An encoder after the whitening that the config asks for, if any."""
+    if config.whiten is None:
+        return on
+    texts = CollectionConfig(data=config.whiten, tokens=config.tokens, encode=config.encode)
+    collection = Collection(texts)
+    model = on(collection)
+    vectors = refresh(f"{label} before whitening", collection, model, texts).vectors
+    made = step(f"{label} whitened", whiten, start=model.step, vectors=vectors)
+    return lambda other: on(other).after(made)

@@ -294,3 +294,32 @@ def test_pooling_by_hand() -> None:
 def test_each_side_has_its_own_length(encoders: dict[str, Path]) -> None:
     model, _ = DualEncoder.start(toy.retriever_config(encoders["bert"], query_tokens=6, document_tokens=30))
     assert (model.max_tokens("query"), model.max_tokens("document")) == (6, 30)
+
+
+@KIND
+def test_the_first_and_last_layers_states_are_averaged(encoders: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """By hand from Hugging Face's states of all layers, and in sentence-transformers by the path alone."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    model, folder = exported(tmp_path, encoders[kind], pooling="first_last", query_tokens=24)
+    auto = AutoModelForTextEncoding if kind == "t5" else AutoModel
+    plain = auto.from_pretrained(str(encoders[kind])).eval()
+    batch = load_tokenizer(folder)(TEXTS, truncation=True, max_length=24, padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        layers = plain(**batch, output_hidden_states=True).hidden_states
+    states = [layers[1], plain(**batch).last_hidden_state]
+    weights = batch["attention_mask"].unsqueeze(-1) / batch["attention_mask"].sum(-1)[:, None, None]
+    wanted = sum((each * weights).sum(1) / 2 for each in states)
+    found = ours(model, folder, TEXTS, "document")
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    for again in (DualEncoder.load(folder), DualEncoder.load(folder, frozen=True)):
+        torch.testing.assert_close(ours(again, folder, TEXTS, "document"), found, rtol=1e-4, atol=1e-5)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, found, rtol=1e-3, atol=1e-4)
+
+
+def test_the_first_and_last_layer_are_of_one_encoder(encoders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="pooling: first_last: it is of one encoder"):
+        toy.retriever_config(encoders["bert"], pooling="first_last", towers="separate")

@@ -1,0 +1,55 @@
+"""Whiten a retriever's vectors by a linear layer behind its encoder, fitted to texts (Su et al., 2021)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparring.components.config import UserError
+from sparring.components.data.vectors import DocumentVectors, document_shards
+from sparring.components.files import replacing
+from sparring.components.models.whitening import whitening
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Made, Vectors, Work
+from sparring.workflows.store.dag import Description
+
+BLOCK = 50_000
+"""Vectors that are in memory at once."""
+
+
+def _cost(site: Site, *, start: Made, vectors: Vectors) -> Cost:
+    """All vectors are read and multiplied with each other; four bytes a weight are written."""
+    weights = 4.0 * start.shape.parameters
+    return Cost(
+        work=(Work("rows", 1.0 * vectors.documents), Work("loading", weights)), makes=start, objects=8, kept=weights
+    )
+
+
+@Description(part="encoding", cost=_cost)
+def whiten(out: Path, cluster: Cluster, *, start: Path, vectors: Path) -> dict[str, Any]:
+    """Write the retriever `start` to `out/model` with a projection that whitens what it made of some texts, its
+    `vectors`. UserError for a retriever whose vectors are no plain states of one encoder."""
+    import torch  # heavy
+
+    from sparring.components.models.dual_encoder import DualEncoder
+
+    model = DualEncoder.load(start / "model")
+    plain = {"towers": "shared", "similarity": "dot", "projection": None, "truncate": None}
+    for key, accepted in plain.items():
+        if (got := getattr(model.config, key)) != accepted:
+            raise UserError(f"whiten: {key}: {got}: vectors are whitened as the encoder gives them; accepted: "
+                            f"{accepted or 'null'}")  # fmt: skip
+    held = DocumentVectors(vectors)
+    fitted = whitening(
+        shard[first : first + BLOCK] for shard in document_shards(vectors) for first in range(0, len(shard), BLOCK)
+    )  # fmt: skip
+    config = model.config.model_copy(update={"projection": held.width, "projection_bias": True})
+    whitened = DualEncoder(config, dict(model.towers.items()))
+    layer: Any = whitened.projections["shared"]
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(fitted.matrix.T)))
+        layer.bias.copy_(torch.from_numpy(fitted.shift))
+    with replacing(out / "model") as folder:
+        whitened.save(folder, start / "model")
+    return {"texts": len(held), "dimensions": held.width}
