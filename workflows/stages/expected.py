@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from sparring.components.config import Config
+from sparring.components.config import Config, listing
 
 KEY = "expected"
 """The key, which recipes do not see."""
@@ -28,9 +28,17 @@ class ExpectedMeasure(Config):
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
     unit: Literal["percent", "share", "number"] | None = None
-    """What these values are, if not what the table's others are: the size of an index is a `number`."""
+    """What these values are, if not what the table's others are: an entropy is a `number`."""
     not_comparable: str = ""
     """Why these values say nothing about the run's, where that is so."""
+    rows_not_comparable: dict[str, str] = {}
+    """The same of some systems alone, by system."""
+
+    @model_validator(mode="after")
+    def _names_its_rows(self) -> Self:
+        for system in self.rows_not_comparable.keys() - self.values.keys():
+            raise ValueError(f"rows_not_comparable: {system!r} has no value; accepted: {listing(self.values)}")
+        return self
 
 
 class Expected(Config):
@@ -75,8 +83,8 @@ class Expected(Config):
                 and one.get("query") == column.query
             }  # fmt: skip
             measure = column.measure if column.query is None else f"{column.measure} of {column.query!r}"
-            why = self.not_comparable or column.not_comparable
             for system, value in column.values.items():
+                why = self.not_comparable or column.not_comparable or column.rows_not_comparable.get(system, "")
                 found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
                 place = {"system": system, "collection": column.collection, "measure": measure}
                 rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})
