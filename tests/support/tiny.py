@@ -157,7 +157,6 @@ def ear(beir: Path, encoder: Path) -> dict[str, Any]:
         "fewer_expansions": [2],
         "passages": {
             "model": model,
-            "mine": {"negatives": 3, "depth": 10},
             "train": training("components.losses.pointwise.binary_cross_entropy"),
             "rerank": {"precision": "fp32", "shard": 16, "depth": 12},
             "other_depth": 4,

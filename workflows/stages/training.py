@@ -12,6 +12,7 @@ from sparring.workflows.stages.learning import learnt
 from sparring.workflows.stages.pretraining import generator
 from sparring.workflows.stages.retrieval import Rankings
 from sparring.workflows.steps.mine import MineConfig, mine
+from sparring.workflows.steps.ranked_pairs import ranked_pairs
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, step
@@ -100,7 +101,7 @@ def train_model(
             artifacts["generator"] = generator(
                 f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
             )  # fmt: skip
-    taught = rows.function is not mine or config.mine.given == "scores"
+    taught = rows.function not in (mine, ranked_pairs) or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         given = config.mine.given

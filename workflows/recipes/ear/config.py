@@ -17,7 +17,7 @@ from sparring.components.retrieval.lucene import RM3Config
 from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.training.config import TrainConfig, Validation
 from sparring.components.yaml_files import merged
-from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase
+from sparring.workflows.stages.config import RetrievalConfig, check_candidates
 from sparring.workflows.steps.expand import FileConfig
 from sparring.workflows.steps.mine import MineConfig
 from sparring.workflows.steps.query_rerank import PredictConfig
@@ -173,13 +173,16 @@ class Rerankers(RerankersOfGenerator):
         return self.by_generator.get(generator, self).given()
 
 
-class Passages(TrainingPhase):
-    """A passage reranker, to set beside query rerankers (section 3.5). Its loss: `components.losses.pointwise`'s
-    `binary_cross_entropy` as in the paper, or one over the list."""
+class Passages(Part):
+    """A passage reranker, to set beside query rerankers (section 3.5). Its loss is over each passage by itself, as
+    `components.losses.pointwise.binary_cross_entropy` in the paper."""
 
     model: CrossEncoderConfig
-    mine: MineConfig = MineConfig(negatives=9, depth=10)
-    """Its groups, out of BM25's ranking (Appendix B.2: the first 10)."""
+    depth: int = Field(10, ge=1)
+    """The first so many passages of BM25's ranking of a training question are what it learns from, relevant or not
+    (Appendix B.2: 10). Each is a training example of its own."""
+    train: TrainConfig
+    """`batch` counts pairs of a question and a passage (the paper: 128)."""
     rerank: RerankConfig = RerankConfig(depth=100)
     """How deep it goes."""
     other_depth: int | None = Field(None, ge=1)
@@ -188,6 +191,16 @@ class Passages(TrainingPhase):
     top_queries: int | None = Field(None, ge=2)
     """Also rerank the fused rankings of so many expansions that a query reranker puts first. Null for not."""
 
+    @model_validator(mode="after")
+    def _looks_at_one_passage(self) -> Self:
+        check_candidates(self.mining, self.train)
+        return self
+
+    @property
+    def mining(self) -> MineConfig:
+        """What the groups of its training are like: a question with one passage."""
+        return MineConfig(negatives=0)
+
 
 class Reading(Part):
     """A reader that writes answers out of what systems find (section 3.4.6)."""
@@ -195,7 +208,10 @@ class Reading(Part):
     model: ReaderConfig
     """T5-large in the paper."""
     train: TrainConfig | None = None
-    """On BM25's ranking of the training queries, with a loss as generators have; null for a reader that has learnt."""
+    """With a loss as generators have; null for a reader that has learnt."""
+    learn_from: Literal["BM25", "retriever"] = "BM25"
+    """Whose ranking of the training questions it learns to read. `retriever`: the dense retriever's, as
+    Fusion-in-Decoder's readers for these sets learn from DPR's passages (Izacard and Grave, 2021)."""
     passages: int = Field(10, ge=1)
     """The first so many of a ranking that it learns from."""
     visits: int = Field(1, ge=1)
@@ -273,8 +289,8 @@ class Config(RetrievalConfig):
     passages: Passages | None = None
     """Rerank the passages that the first expansion and the query rerankers' choices find (Table 3.6); null for not."""
     reader: Reading | None = None
-    """Answer questions out of what BM25, the first expansion and the query rerankers' choices find (Table 3.5); null
-    for not."""
+    """Answer questions out of what BM25, the dense retriever, the first expansion and the query rerankers' choices find
+    (Table 3.5); null for not."""
     models_from: str | None = None
     """Another EAR experiment's file, relative to where you run or to this config: its models are applied to this
     collection without training on it (section 3.4.5, Table 3.4). Generators, rerankers, retriever and reader are then

@@ -5,9 +5,11 @@ from typing import Self
 from sparring.workflows.recipes.ear.config import Passages
 from sparring.workflows.recipes.ear.setting import PASSAGE_RERANKING, Setting
 from sparring.workflows.stages.collection import Model
+from sparring.workflows.stages.config import TrainingPhase
 from sparring.workflows.stages.retrieval import reranked
-from sparring.workflows.stages.training import phase
-from sparring.workflows.store.dag import Step, in_phase
+from sparring.workflows.stages.training import train_model
+from sparring.workflows.steps.ranked_pairs import ranked_pairs
+from sparring.workflows.store.dag import Step, in_phase, step
 
 
 class PassageReranker:
@@ -21,10 +23,18 @@ class PassageReranker:
 
     @in_phase(PASSAGE_RERANKING)
     def train(self, seed: int) -> Model:
-        """The passage reranker, trained on BM25's ranking."""
-        return phase(
-            self._setting.label("passage reranker", seed), self._setting.collection, self._start,
-            rankings=self._setting.bm25_for, seed=[seed, "passage reranker"], config=self.config,
+        """The passage reranker, trained on the first passages of BM25's ranking."""
+        setting, config, part = self._setting, self.config, [seed, "passage reranker"]
+        label, collection = setting.label("passage reranker", seed), setting.collection
+        ranking, by_answer = setting.bm25_for("train"), setting.config.relevant_by == "answers"
+        pairs = step(
+            f"{label} groups", ranked_pairs, data=collection.data, split="train", by_answer=by_answer,
+            ranking=collection.answering(ranking, ["train"]) if by_answer else ranking, depth=config.depth,
+            groups=config.train.updates * config.train.batch, seed=part,
+        )  # fmt: skip
+        return train_model(
+            label, collection, self._start, rows=pairs, rankings=setting.bm25_for, seed=part,
+            config=TrainingPhase(mine=config.mining, train=config.train),
         )  # fmt: skip
 
     def ranker(self, seed: int) -> Model:

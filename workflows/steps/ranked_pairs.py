@@ -1,0 +1,78 @@
+"""Training examples as they stand in a ranking: its first documents, relevant or not, each by itself (Nogueira and Cho,
+2019; Chuang et al., 2023, Appendix B.2)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sparring.components.config import UserError
+from sparring.components.data.groups import query_ids_of
+from sparring.components.data.tables import ANSWERED, GROUPS, QRELS, RANKING, read
+from sparring.components.expansion.query_choice import mark_relevant
+from sparring.components.files import replacing
+from sparring.components.rng import keyed_rng
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.site import Site
+from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
+from sparring.workflows.store.dag import Description
+
+ROWS = 100_000
+"""Groups that are written together."""
+
+
+def _cost(
+    site: Site, *, data: Sizes, ranking: Ranking, split: str, by_answer: bool, depth: int, groups: int, seed: list[Any]
+) -> Cost:  # fmt: skip
+    """The first rows of the ranking are read, and each group is written."""
+    rows = ranking.queries * min(ranking.k, depth)
+    made = Grouped(groups, 1, queries=data.asked(split))
+    return Cost(work=(Work("rows", 1.0 * rows + groups),), makes=made, kept=40.0 * groups)
+
+
+@Description(part="groups and negatives", cost=_cost)
+def ranked_pairs(
+    out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, by_answer: bool, depth: int, groups: int,
+    seed: list[Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Write `groups.parquet` with so many groups, each a query of the split with one of the first `depth` documents of
+    its ranking.
+
+    The target is 1 for a relevant document and 0 for another: for one that bears an answer (`by_answer`, where
+    `ranking` is one that `answering` wrote) or that is judged relevant. No document is left out and none is added, so
+    that the share of positives is the ranking's. Each pass over the pairs has its own order. UserError where nothing
+    could be learnt: no document is relevant, or all are.
+    """
+    first = read(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING, filters=[("rank", "<=", depth)])
+    first = first.filter(pc.is_in(first["query_id"], value_set=query_ids_of(data, [split])))
+    if not by_answer:
+        first = mark_relevant(first, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
+    positives = int(pc.sum(first["hit"]).as_py() or 0)
+    if positives in (0, len(first)):
+        raise UserError(f"passages: {positives} of the {len(first)} documents that BM25 ranks first for the queries of "
+                        f"{split!r} are relevant, so nothing tells one from another; accepted: another `depth`, or "
+                        "`relevant_by`")  # fmt: skip
+    first = first.sort_by([("query_id", "ascending"), ("rank", "ascending")]).combine_chunks()
+    passes = -(-groups // len(first))
+    order = np.concatenate([keyed_rng(*seed, "order", visit).permutation(len(first)) for visit in range(passes)])
+    with replacing(out / "groups.parquet") as path, pq.ParquetWriter(path, GROUPS) as writer:
+        for start in range(0, groups, ROWS):
+            at = np.arange(start, min(start + ROWS, groups))
+            writer.write_table(_groups(first.take(pa.array(order[at])), at // len(first)))
+    return {"groups": groups, "pairs": len(first), "positives": positives, "queries": len(pc.unique(first["query_id"]))}
+
+
+def _groups(pairs: pa.Table, visits: np.ndarray) -> pa.Table:
+    """Groups of one candidate each."""
+    ends = pa.array(np.arange(len(pairs) + 1))
+    columns = {
+        "query_id": pairs["query_id"],
+        "visit": pa.array(visits, pa.int32()),
+        "doc_ids": pa.LargeListArray.from_arrays(ends, pairs["doc_id"].combine_chunks()),
+        "targets": pa.LargeListArray.from_arrays(ends, pairs["hit"].combine_chunks().cast(pa.float32())),
+        "teacher": pa.nulls(len(pairs), GROUPS.field("teacher").type),
+    }
+    return pa.table([columns[name] for name in GROUPS.names], schema=GROUPS)
