@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparring.components.config import UserError
+from sparring.components.data.reading import Template as Reading
 from sparring.components.data.template import Template
 from sparring.components.data.tokenizers import load_tokenizer, tokenizer_digest
 from sparring.components.data.tokens import Tokens
@@ -14,14 +15,23 @@ TOKENIZER = "tokenizer.json"
 """The file in a token store that holds the digest of the tokenizer that made it."""
 
 
+def store_digest(model: Path, template: Reading | None) -> str:
+    """A digest of what made a store's tokens: a saved model's tokenizer and prompts, and a reader's template."""
+    return tokenizer_digest(model) + (f" {template}" if template is not None else "")
+
+
 class TokenStore:
     """A collection's tokens as one model reads them: `queries`, `documents`, and the `template` of special tokens.
+
+    `reading` is the template of a reader, which its passages have been put together by.
 
     UserError if the tokens were made with another tokenizer than the model's.
     """
 
-    def __init__(self, folder: Path, model: Path, *, pairs: bool = True) -> None:
-        made, needed = read_json(folder / TOKENIZER), tokenizer_digest(model)
+    def __init__(
+        self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None
+    ) -> None:  # fmt: skip
+        made, needed = read_json(folder / TOKENIZER), store_digest(model, reading)
         if made != needed:
             raise UserError(
                 f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "

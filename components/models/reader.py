@@ -28,8 +28,8 @@ from sparring.components.models import pretrained, saved
 from sparring.components.models.reader_configs import ReaderConfig
 
 QUESTION, CONTEXT = "question:", "context:"
-"""The texts before a question and before a passage, as in the released code. That puts `title:` before a title too;
-here the title is the beginning of the passage, as for every other model."""
+"""The texts before a question and before a passage without a template, where the title is the beginning of the passage,
+as for every other model."""
 
 
 class PassageStates(NamedTuple):
@@ -118,8 +118,11 @@ class Reader(nn.Module):
 class ReaderInputs:
     """Pairs of a question and a passage from a token store, as a reader reads them."""
 
-    def __init__(self, reader: Reader, tokens: TokenStore) -> None:
-        question, context = reader.tokenizer([QUESTION, CONTEXT], add_special_tokens=False)["input_ids"]
+    def __init__(self, reader: Reader, folder: Path, model: Path) -> None:
+        """`folder` is the token store, which was made for the reader's template, and `model` the reader's folder."""
+        tokens = TokenStore(folder, model, pairs=False, reading=reader.config.template)
+        before = [QUESTION, CONTEXT] if reader.config.template is None else ["", ""]  # a template's are in the store
+        question, context = reader.tokenizer(before, add_special_tokens=False)["input_ids"]
         single = tokens.template
         self._template: Template = single._replace(
             pair_before=[*single.before, *question], pair_between=context, pair_after=single.after, segments=False

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config
+from sparring.components.data.reading import Template
 from sparring.components.models.configs import Pretrained
 
 
@@ -12,6 +13,10 @@ class ReaderConfig(Pretrained):
     """A reader made from a pre-trained seq2seq model, such as T5 (as in the Fusion-in-Decoder paper) or BART."""
 
     kind: Literal["reader"] = "reader"
+    template: Template | None = Field(None, exclude_if=lambda template: template is None)
+    """What it reads. `fid`: `question:Q title: T context: P`, as the released code of Fusion-in-Decoder has it, without
+    a space behind the first colon. Null: `question: Q context: T P`, from the tokens that models with the same
+    tokenizer share."""
     passage_tokens: int = Field(250, ge=8)
     """Maximum length of a question with one passage in tokens, special tokens included; the longer of the two is cut.
     The released code's default is 200; its scripts use 250."""

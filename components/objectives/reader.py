@@ -44,10 +44,10 @@ class ReaderObjective(Writing):
         super().__init__(inputs)
         self.model = Reader.load(inputs.model)
         self.measure_products([self.model.model.get_encoder(), self.model.model.get_decoder()])
-        store = TokenStore(inputs.tokens, inputs.model, pairs=False)
-        self._template: Template = store.template
-        self._readings = ReaderInputs(self.model, store)
-        self._answers: Tokens = TokenStore(answer_tokens, inputs.model, pairs=False).documents
+        self._readings = ReaderInputs(self.model, inputs.tokens, inputs.model)
+        answers = TokenStore(answer_tokens, inputs.model, pairs=False)
+        self._template: Template = answers.template
+        self._answers: Tokens = answers.documents
         if len(self._answers) != self.rows():
             raise ValueError(f"{answer_tokens}: {len(self._answers)} answers to {self.rows()} groups")
 

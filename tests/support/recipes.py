@@ -77,7 +77,7 @@ def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
     """With every option, on a collection with answers; its generators need no language model."""
     data = toy.with_answers(folder / "with answers", toy.write_data(folder / "data"), rare=True)
     tree = tiny.ear(tiny.write_beir(folder / "answered", data), encoder)
-    model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24}
+    model = {"model": str(write_generator(folder / "t5", seed=1, words=True)), "passage_tokens": 24, "template": "fid"}
     tree["rerankers"]["rd"]["template"] = "released"
     tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
     tree["generators"]["terms"]["learn_from"] = "sentence"
@@ -85,7 +85,8 @@ def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
         "relevant_by": "answers", "include_question": True, "fewer_expansions": [], "passages": None,
         "hnsw": "HNSW4", "to_dense": True, "rm3": {"terms": 3, "documents": 3}, "all_expansions": {"how": "reciprocal"},
         "reader": {
-            "model": model, "passages": 3, "depths": [2, 4], "read": {"precision": "fp32", "new_tokens": 4},
+            "model": model, "learn_from": "retriever", "passages": 3, "depths": [2, 4],
+            "read": {"precision": "fp32", "new_tokens": 4},
             "train": tiny.training(LIKELIHOOD, updates=2),
         },
         "evaluate": {"measures": ["Answer@5", "RR@10"]},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sparring.components.config import UserError
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.configs import Pretrained
+from sparring.components.models.reader_configs import ReaderConfig
 from sparring.components.models.shape import dimensions_of
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.workflows.stages.config import CollectionConfig
@@ -15,7 +16,7 @@ from sparring.workflows.steps.answers import answering
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
 from sparring.workflows.steps.start import start
-from sparring.workflows.steps.tokenize import check_lengths, tokenize
+from sparring.workflows.steps.tokenize import TemplatedConfig, TokenizeConfig, check_lengths, tokenize
 from sparring.workflows.store.dag import Step, in_phase, step
 
 
@@ -78,18 +79,21 @@ class Collection:
         prompts = [getattr(config, key, None) or "" for key in keys]
         with nullcontext() if encoder else in_phase(COLLECTION):  # another's encoder is there once that is trained
             made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
-        return self._model(made, objective, (config.model, config.revision, *prompts))
+        tokens = self._config.tokens
+        if isinstance(config, ReaderConfig) and config.template is not None:
+            tokens = TemplatedConfig(**tokens.model_dump(), template=config.template)
+        return self._model(made, objective, (config.model, config.revision, *prompts), tokens)
 
     def foreign_retriever(self, trained: Step) -> Model:
         """A retriever that was trained on another collection, with a token store of this one."""
-        return self._model(trained, "retriever", trained.fingerprint)
+        return self._model(trained, "retriever", trained.fingerprint, self._config.tokens)
 
-    def _model(self, node: Step, objective: str, reads: Hashable) -> Model:
+    def _model(self, node: Step, objective: str, reads: Hashable, config: TokenizeConfig) -> Model:
         """A model with the token store of those that read the same, which is made if there is none yet."""
         if reads not in self._stores:
             label = f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens"
             with in_phase(COLLECTION):
-                self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=self._config.tokens)
+                self._stores[reads] = step(label, tokenize, data=self.data, model=node, config=config)
         return Model(node, self._stores[reads], objective)
 
     @property

@@ -156,13 +156,12 @@ class Answerer:
     ) -> None:
         import torch
 
-        from sparring.components.data.token_store import TokenStore
         from sparring.components.models.reader import Reader, ReaderInputs
 
         configure_process(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._reader = Reader.load(model).eval().to(self._device)
-        self._readings = ReaderInputs(self._reader, TokenStore(tokens, model, pairs=False))
+        self._readings = ReaderInputs(self._reader, tokens, model)
         self._pairs, self._offsets = np.load(work / "pairs.npy", mmap_mode="r"), np.load(work / "offsets.npy")
         self._config, self._batch_tokens = config, batch_tokens
 

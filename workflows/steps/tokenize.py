@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from sparring.components.config import Config, UserError
-from sparring.components.data.tables import document_text
-from sparring.components.data.token_store import TOKENIZER
+from sparring.components.data.reading import Template, passage_text, question_text
+from sparring.components.data.token_store import TOKENIZER, store_digest
 from sparring.components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from sparring.components.expansion.expansions import link_or_copy
 from sparring.components.files import naming_damage, read_json, remove, replacing, write_array, write_json
@@ -32,6 +32,12 @@ class TokenizeConfig(Config):
 
     max_tokens: int = Field(512, ge=1)
     """Tokens kept of a text. A model may read fewer."""
+
+
+class TemplatedConfig(TokenizeConfig):
+    """The same for texts that are put together as a reader's template has them."""
+
+    template: Template
 
 
 def check_lengths(asked: Mapping[str, int | None], config: TokenizeConfig) -> None:
@@ -94,7 +100,7 @@ def _tokenized(
     out: Path, cluster: Cluster, tables: tuple[str, ...], *, data: Path, model: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
     """Write the token ids of some tables, and of which tokenizer they are; the summary."""
-    shards = []
+    shards, template = [], config.template if isinstance(config, TemplatedConfig) else None
     for table in tables:
         file = pq.ParquetFile(data / f"{table}.parquet")
         for group in range(file.num_row_groups):
@@ -102,7 +108,7 @@ def _tokenized(
             shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
     map_shards(
         Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
-        data=data, model=model, max_tokens=config.max_tokens,
+        data=data, model=model, max_tokens=config.max_tokens, template=template,
     )  # fmt: skip
     summary: dict[str, Any] = {}
     for table in tables:
@@ -110,7 +116,7 @@ def _tokenized(
         offsets = np.load(out / f"{table}.offsets.npy", mmap_mode="r")
         summary[table] = {"texts": len(offsets) - 1, "tokens": int(offsets[-1])}
         _same(out, table)
-    summary["tokenizer"] = tokenizer_digest(model)
+    summary["tokenizer"] = store_digest(model, template)
     write_json(out / TOKENIZER, summary["tokenizer"])
     remove(out, "part-*")
     return summary
@@ -119,7 +125,9 @@ def _tokenized(
 class Tokenizer:
     """Tokenises one row group into ids and lengths."""
 
-    def __init__(self, *, data: Path, model: Path, max_tokens: int, threads: int) -> None:
+    def __init__(
+        self, *, data: Path, model: Path, max_tokens: int, threads: int, template: Template | None = None
+    ) -> None:  # fmt: skip
         import os
 
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
@@ -130,6 +138,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)
+        self._template = template
         numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may leave some out
         wide = numbers > np.iinfo(np.uint16).max
         self._dtype = np.uint32 if wide else np.uint16
@@ -142,8 +151,10 @@ class Tokenizer:
             some = table.slice(start, TEXTS_AT_ONCE)
             texts = some["text"].to_pylist()
             if task["table"] == "documents":
-                titles = some["title"].to_pylist()
-                texts = [document_text(title, text) for title, text in zip(titles, texts, strict=True)]
+                both = zip(some["title"].to_pylist(), texts, strict=True)
+                texts = [passage_text(title, text, self._template) for title, text in both]
+            else:
+                texts = [question_text(text, self._template) for text in texts]
             encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts], add_special_tokens=False)
             ids += [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
         path.mkdir()

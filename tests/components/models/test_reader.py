@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
-from sparring.components.data.token_store import TokenStore
 from sparring.components.models.reader import Reader, ReaderInputs, answer_questions
 from sparring.components.models.reader_configs import ReaderConfig
-from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
+from sparring.workflows.steps.tokenize import TemplatedConfig, TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.writers import write_generator
 
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
     (folder / "tokens").mkdir()
     tokenize(folder / "tokens", toy.INLINE, data=data, model=start, config=TokenizeConfig())
     reader = Reader.load(start / "model").eval()
-    return start, reader, ReaderInputs(reader, TokenStore(folder / "tokens", start / "model", pairs=False))
+    return start, reader, ReaderInputs(reader, folder / "tokens", start / "model")
 
 
 def joined(made: Any, questions: list[np.ndarray], tokens: int = 10_000) -> Any:
@@ -62,6 +62,29 @@ def test_what_it_reads(made: Any, data: Path) -> None:
         assert len(found) == readings.lengths(pairs)[row] == min(28, len(whole))
         assert found == (whole if len(whole) <= 28 else [*whole[:27], whole[-1]])
     assert (readings.lengths(pairs) == 28).any()
+
+
+def test_the_template_of_the_released_code(data: Path, tmp_path: Path) -> None:
+    """`question:Q title: T context: P`, as one text through Hugging Face's own tokenizer. Its tokens are no others'."""
+    write_generator(tmp_path / "pretrained", seed=1, words=True)
+    config = ReaderConfig(model=str(tmp_path / "pretrained"), passage_tokens=60, template="fid")
+    start = toy.started(tmp_path / "start", config)
+    for name, how in {"tokens": TemplatedConfig(template="fid"), "plain": TokenizeConfig()}.items():
+        (tmp_path / name).mkdir()
+        tokenize(tmp_path / name, toy.INLINE, data=data, model=start, config=how)
+    reader = Reader.load(start / "model")
+    readings = ReaderInputs(reader, tmp_path / "tokens", start / "model")
+    texts = pq.read_table(data / "documents.parquet").to_pylist()
+    asked = pq.read_table(data / "queries.parquet")["text"].to_pylist()
+    pairs = np.array([[0, 3], [4, 8], [5, 20]])
+    batch = readings.batch(pairs)
+    for row, (query, document) in enumerate(pairs.tolist()):
+        passage = f"title: {texts[document]['title']} context: {texts[document]['text']}"
+        whole = reader.tokenizer(f"question:{asked[query]} {passage}")["input_ids"]
+        assert batch.ids[row][batch.mask[row] > 0].tolist() == whole
+        assert readings.lengths(pairs)[row] == len(whole) < 60
+    with pytest.raises(UserError, match="these tokens were made with another tokenizer"):
+        ReaderInputs(reader, tmp_path / "plain", start / "model")
 
 
 def test_with_one_passage_it_is_the_model_itself(made: Any) -> None:

@@ -20,7 +20,7 @@ def comparisons(config: Config, dense: str) -> Pairs:
     pairs += [(f"{dense} ({config.hnsw})", dense)] if config.hnsw is not None else []
     if config.to_dense:
         pairs += [(f"{ear} issued to dense", other) for ear in ears for other in (dense, ear)]
-    return [*pairs, *_of_passages(config, ears), *_of_reader(config, ears)]
+    return [*pairs, *_of_passages(config, ears), *_of_reader(config, ears, dense)]
 
 
 def _of_passages(config: Config, ears: list[str]) -> Pairs:
@@ -36,13 +36,13 @@ def _of_passages(config: Config, ears: list[str]) -> Pairs:
     return pairs
 
 
-def _of_reader(config: Config, ears: list[str]) -> Pairs:
+def _of_reader(config: Config, ears: list[str], dense: str) -> Pairs:
     depths = [] if config.reader is None else config.reader.depths
     pairs = [
         (f"{ear} + reader k={depth}", f"{other} + reader k={depth}")
-        for depth in depths for ear in ears for other in ("first expansion", "BM25")
+        for depth in depths for ear in ears for other in ("first expansion", "BM25", dense)
     ]  # fmt: skip
     return [*pairs, *(
         (f"{system} + reader k={many}", f"{system} + reader k={few}")
-        for system in ("BM25", *ears) for few, many in pairwise(sorted(depths))
+        for system in ("BM25", dense, *ears) for few, many in pairwise(sorted(depths))
     )]  # fmt: skip

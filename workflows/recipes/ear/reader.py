@@ -3,6 +3,7 @@
 from typing import Self
 
 from sparring.workflows.recipes.ear.config import Reading
+from sparring.workflows.recipes.ear.dense import Dense
 from sparring.workflows.recipes.ear.setting import READING, Setting
 from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.learning import learnt
@@ -14,20 +15,22 @@ from sparring.workflows.store.dag import Step, in_phase, step
 class Reader:
     """The reader on one collection."""
 
-    def __init__(self, setting: Setting, config: Reading, trained: Self | None = None) -> None:
+    def __init__(self, setting: Setting, config: Reading, dense: Dense, trained: Self | None = None) -> None:
         """`trained` is that of another collection whose model reads here; None to train on this one."""
-        self._setting, self._config, self._trained = setting, config, trained
+        self._setting, self._config, self._dense, self._trained = setting, config, dense, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
 
     @in_phase(READING)
     def train(self, seed: int) -> Model:
-        """The reader, trained on BM25's ranking where the config asks for it."""
+        """The reader, trained where the config asks for it."""
         config, data, begun = self._config, self._setting.collection.data, self._start
         if config.train is None:
             return begun
+        bm25 = config.learn_from == "BM25"
+        ranking = self._setting.bm25_for("train") if bm25 else self._dense.retrieve(seed).ranking("train")
         rows = step(
             self._setting.label("reader groups", seed), reading_groups, data=data,
-            ranking=self._setting.bm25_for("train"), split="train", passages=config.passages, visits=config.visits,
+            ranking=ranking, split="train", passages=config.passages, visits=config.visits,
             seed=[seed, "reader"],
         )  # fmt: skip
         answer_tokens = step(

@@ -45,7 +45,7 @@ class Ear:
             self.passages = PassageReranker(self.setting, config.passages, trained.passages if trained else None)
         self.reader: Reader | None = None
         if config.reader is not None:
-            self.reader = Reader(self.setting, config.reader, trained.reader if trained else None)
+            self.reader = Reader(self.setting, config.reader, self.dense, trained.reader if trained else None)
 
     def models(self) -> list[Step]:
         """The models trained on this collection, but for the generators."""
@@ -177,7 +177,8 @@ class Seed:
                         queries=ear.passages.config.rerank.queries,
                     )  # fmt: skip
         if ear.reader is not None:
-            for system, measures in ear.reader.read({"BM25": ear.setting.bm25, **rankings}, self.seed).items():
+            read = {"BM25": ear.setting.bm25, dense: retrieval.ranking(config.evaluate.split), **rankings}
+            for system, measures in ear.reader.read(read, self.seed).items():
                 self.results.add_measures(system, measures, seed=self.seed)
         return Measured(retrieval, costs, choices)
 
