@@ -45,7 +45,7 @@ _BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, fr
 READER_MEASURES = ("EM", "F1")
 """Measures of a reader's answers (`components.evaluation.exact_match`), not of a ranking."""
 CORRELATIONS = ("Spearman", "Pearson")
-SENTENCE_MEASURES = (*CORRELATIONS, "accuracy")
+SENTENCE_MEASURES = (*CORRELATIONS, "accuracy", "dev accuracy")
 """Measures of sentence vectors (`components.evaluation.similarity` and `transfer`), not of a ranking."""
 
 
@@ -278,6 +278,7 @@ def description(name: str, *, answers_in: str = "text", patterns: bool = False) 
         "Spearman": "how well cosines order the pairs as people rate them: 1 exactly so, 0 not at all",
         "Pearson": "how close cosines are to a straight line through people's ratings",
         "accuracy": "share of examples that a linear classifier over the frozen vectors gets right",
+        "dev accuracy": "the same of the examples that its penalty was chosen by, none of which is tested on",
         "F1": "overlap of the written answer's words with the right one's (SQuAD)",
     }
     from_level = f"; right is what has relevance {level[:-1]} or more" if level else ""

@@ -8,25 +8,33 @@ DiffCSE (Chuang et al., 2022, Table 2.2) says logistic regression too; its relea
 classifier with PyTorch, by Adam, and stop early.
 
 The value of an example is whether it was classified right. Their mean is the accuracy over all examples; SentEval has
-the mean of the folds' accuracies, which differs in the third digit at most where folds differ in size by one.
+the mean of the folds' accuracies, which differs in the third digit at most where folds differ in size by one. The same
+holds for the accuracy that the strength is chosen by, SentEval's `devacc`, which DiffCSE's ablations report.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
-from sparring.components.config import Config, UserError
+from sparring.components.config import Config, UserError, distinct
 
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Measure = Literal["accuracy", "dev accuracy"]
 
 
 class TransferConfig(Config):
     """How classifiers are trained on frozen vectors. The defaults are SentEval's."""
 
+    measures: Annotated[list[Measure], AfterValidator(distinct)] = Field(
+        ["accuracy"], min_length=1, exclude_if=lambda measures: measures == ["accuracy"]
+    )
+    """`accuracy`: of the examples that are tested on. `dev accuracy`: of those that the penalty is chosen by (Chuang et
+    al., 2022, Tables 2.3 to 2.6 and 2.13)."""
     folds: int = Field(10, ge=2)
     """Of every cross-validation. Each fold has the classes' shares of the whole."""
     inverse_penalties: list[Annotated[float, Field(gt=0)]] = Field([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], min_length=1)
@@ -34,6 +42,13 @@ class TransferConfig(Config):
     best is taken; one alone needs no choice. SentEval's are made for vectors that are not of length 1."""
     seed: int = Field(1111, ge=0, lt=2**32)
     """Of the folds."""
+
+    @model_validator(mode="after")
+    def _chooses(self) -> Self:
+        if "dev accuracy" in self.measures and len(self.inverse_penalties) == 1:
+            raise ValueError(f"measures: dev accuracy: a penalty is chosen by it, and inverse_penalties has "
+                             f"{self.inverse_penalties[0]} alone; accepted: accuracy, or two or more")  # fmt: skip
+        return self
 
 
 class Classified(NamedTuple):
@@ -43,9 +58,10 @@ class Classified(NamedTuple):
     """(n,) whether each was classified right, in their order."""
     chosen: list[float]
     """The inverse penalty of each classifier."""
-    dev: float | None
-    """The mean accuracy by which they were chosen, on data that is not tested on (SentEval's `devacc`, which DiffCSE
-    chooses its numbers by); None where there was no choice."""
+    dev: Floats | None
+    """How often each example was classified right where penalties were chosen by it, which is never tested on there
+    (SentEval's `devacc`, by which DiffCSE chooses its numbers): examples of dev, or of train; where all are
+    cross-validated, the mean over the folds that do not test the example. None where there was no choice."""
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:
@@ -71,12 +87,14 @@ def _one_thread() -> Iterator[None]:
 def cross_validated(x: npt.NDArray, y: npt.NDArray, config: TransferConfig) -> Classified:
     """Classify each of (n, d) examples by a classifier that was trained on the other folds. UserError for a class with
     fewer examples than folds."""
-    right, chosen = np.zeros(len(y), bool), []
+    right, chosen, often, seen = np.zeros(len(y), bool), [], np.zeros(len(y)), np.zeros(len(y))
     for train, test in _folds(y, config).split(x, y):
         penalty, dev = _best_penalty(x[train], y[train], None, config)
         right[test] = _fitted(x[train], y[train], penalty).predict(x[test]) == y[test]
-        chosen.append((penalty, dev))
-    return _classified(right, chosen)
+        chosen.append(penalty)
+        if dev is not None:
+            often[train], seen[train] = often[train] + dev, seen[train] + 1
+    return Classified(right, chosen, often / seen if seen.any() else None)
 
 
 @_one_thread()
@@ -86,34 +104,32 @@ def on_given_splits(
 ) -> Classified:  # fmt: skip
     """Classify the test examples by a classifier that was trained on the training examples alone. Each split is its
     examples (n, d) and their classes (n,)."""
-    chosen = _best_penalty(*train, dev, config)
-    return _classified(_fitted(*train, chosen[0]).predict(test[0]) == test[1], [chosen])
-
-
-def _classified(right: Bools, chosen: list[tuple[float, float | None]]) -> Classified:
-    accuracies = [accuracy for _, accuracy in chosen if accuracy is not None]
-    return Classified(right, [penalty for penalty, _ in chosen], float(np.mean(accuracies)) if accuracies else None)
+    penalty, right = _best_penalty(*train, dev, config)
+    tested = _fitted(*train, penalty).predict(test[0]) == test[1]
+    return Classified(tested, [penalty], None if right is None else right.astype(np.float64))
 
 
 def _best_penalty(
     x: npt.NDArray, y: npt.NDArray, dev: tuple[npt.NDArray, npt.NDArray] | None, config: TransferConfig
-) -> tuple[float, float | None]:
-    """The best inverse penalty, and its accuracy on what it was chosen by."""
+) -> tuple[float, Bools | None]:
+    """The best inverse penalty, and which examples it classifies right of those that it was chosen by."""
     if len(classes := np.unique(y)) < 2:
         raise UserError(f"a classifier needs two classes or more, got {', '.join(map(repr, classes.tolist()))}")
     penalties = config.inverse_penalties
     if len(penalties) == 1:
         return penalties[0], None
     if dev is not None:
-        scores = [_fitted(x, y, penalty).score(*dev) for penalty in penalties]
+        right = [_fitted(x, y, penalty).predict(dev[0]) == dev[1] for penalty in penalties]
+        scores = [one.mean() for one in right]
     else:
         folds = list(_folds(y, config).split(x, y))
-        scores = [
-            float(np.mean([_fitted(x[train], y[train], penalty).score(x[test], y[test]) for train, test in folds]))
-            for penalty in penalties
-        ]
+        right = [np.zeros(len(y), bool) for _ in penalties]
+        for own, penalty in zip(right, penalties, strict=True):
+            for train, test in folds:
+                own[test] = _fitted(x[train], y[train], penalty).predict(x[test]) == y[test]
+        scores = [np.mean([own[test].mean() for _, test in folds]) for own in right]
     best = int(np.argmax(scores))
-    return penalties[best], scores[best]
+    return penalties[best], right[best]
 
 
 def _fitted(x: npt.NDArray, y: npt.NDArray, penalty: float) -> Any:

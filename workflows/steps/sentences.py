@@ -67,29 +67,37 @@ def similarity(
     told = space(first, second, ratings, config)
     write_json(out / SIMILARITY, told)
     shown = {name: told[name] for name in ("pairs", "aligned", "alignment", "uniformity")}
-    return {"measures": _write(out, examples, values), "subsets": len(set(subsets)), **shown}
+    of = {name: (examples, own) for name, own in values.items()}
+    return {"measures": _write(out, of), "subsets": len(set(subsets)), **shown}
 
 
 @Description(part="evaluation", cost=_transfer_cost, refuses=_refuses_labels)
 def transfer(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:
-    """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets an example right.
+    """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets an example right, and, where
+    that is asked for, how often it does where its penalty is chosen by the example.
 
     With a `split` it is trained on `train`, and its penalty is chosen on `dev` if that is there; without one, all
     examples are cross-validated. `vectors` are the sentences'.
     """
     if split is None:
-        measured = labelled_sentences(data, None)
+        measured = chose = labelled_sentences(data, None)
         made = cross_validated(*_classes(measured, data, vectors), config)
     else:
         measured = labelled_sentences(data, split)
-        train = _classes(labelled_sentences(data, "train"), data, vectors)
-        chosen_on = DEV if DEV in splits_of(data) and split != DEV else None
-        dev = None if chosen_on is None else _classes(labelled_sentences(data, chosen_on), data, vectors)
+        learnt = chose = labelled_sentences(data, "train")
+        train, dev = _classes(learnt, data, vectors), None
+        if DEV in splits_of(data) and split != DEV:
+            chose = labelled_sentences(data, DEV)
+            dev = _classes(chose, data, vectors)
         made = on_given_splits(train, dev, _classes(measured, data, vectors), config)
-    accuracy = _write(out, measured, {"accuracy": made.right})
-    return {"measures": accuracy, "dev_accuracy": made.dev, "inverse_penalties": made.chosen,
+    values: dict[Any, tuple[pa.Table, npt.NDArray]] = {"accuracy": (measured, made.right)}
+    if made.dev is not None:
+        values["dev accuracy"] = chose, made.dev
+    means = _write(out, {name: values[name] for name in config.measures})
+    dev_accuracy = None if made.dev is None else float(made.dev.mean())
+    return {"measures": means, "dev_accuracy": dev_accuracy, "inverse_penalties": made.chosen,
             "examples": len(measured), "classes": len(pc.unique(measured["label"]))}  # fmt: skip
 
 
@@ -109,10 +117,14 @@ def _classes(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray
     return features(*_vectors(examples, data, vectors)), np.asarray(examples["label"].to_pylist())
 
 
-def _write(out: Path, examples: pa.Table, values: dict[Any, npt.NDArray]) -> dict[str, float]:
+def _write(out: Path, values: dict[Any, tuple[pa.Table, npt.NDArray]]) -> dict[str, float]:
     """Write the values of each example, by measure; their means."""
-    ids = examples["example_id"].to_pylist()
-    columns = [ids * len(values), [name for name in values for _ in ids], np.concatenate([*values.values()])]
+    ids = {name: examples["example_id"].to_pylist() for name, (examples, _) in values.items()}
+    columns = [
+        [one for own in ids.values() for one in own],
+        [name for name, own in ids.items() for _ in own],
+        np.concatenate([own for _, own in values.values()]),
+    ]
     table = pa.table(
         [pa.array(column, of.type) for column, of in zip(columns, PER_QUERY, strict=True)], PER_QUERY.names
     )

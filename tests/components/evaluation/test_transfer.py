@@ -38,6 +38,10 @@ def test_nested_cross_validation_is_scikit_learns(classes: int) -> None:
     theirs = cross_val_predict(search(SMALL, folds(SMALL)), x, y, cv=folds(SMALL))
     made = cross_validated(x, y, SMALL)
     assert made.right.tolist() == (theirs == y).tolist()
+    chose = [search(SMALL, folds(SMALL)).fit(x[train], y[train]).best_score_
+             for train, _ in folds(SMALL).split(x, y)]  # fmt: skip
+    assert made.dev is not None
+    assert made.dev.mean() == pytest.approx(np.mean(chose), abs=0.01)  # of folds whose sizes may differ by one
     assert len(made.chosen) == 3
     assert 1 / classes < made.right.mean() < 1
 
@@ -47,7 +51,8 @@ def test_a_given_test_split_is_scikit_learns() -> None:
     theirs = search(SMALL, folds(SMALL)).fit(x, y)
     made = on_given_splits((x, y), None, test, SMALL)
     assert made.chosen == [theirs.best_params_["C"]]
-    assert made.dev == pytest.approx(theirs.best_score_)
+    assert made.dev is not None
+    assert made.dev.mean() == pytest.approx(theirs.best_score_)
     assert made.right.mean() == pytest.approx(theirs.score(*test))
 
 
@@ -58,8 +63,9 @@ def test_a_dev_split_chooses_the_penalty_and_is_not_trained_on() -> None:
     best = search(SMALL, held).fit(*both).best_params_["C"]
     made = on_given_splits((x, y), dev, test, SMALL)
     assert made.chosen == [best]
-    assert made.dev is not None
     alone = LogisticRegression(C=best, max_iter=1_000).fit(x, y)
+    assert made.dev is not None
+    assert made.dev.tolist() == (alone.predict(dev[0]) == dev[1]).tolist()
     assert made.right.tolist() == (alone.predict(test[0]) == test[1]).tolist()
 
 
