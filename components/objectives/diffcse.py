@@ -35,13 +35,15 @@ class DiffCSE(SimCSE):
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
         difference: DifferenceConfig | None = None, generator: Path | None = None, language_model: Path | None = None,
-        rated: Path | None = None,
+        rated: Path | None = None, text_tokens: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(inputs, projector=projector or ProjectorConfig(kind="batchnorm"), rated=rated)
+        super().__init__(
+            inputs, projector=projector or ProjectorConfig(kind="batchnorm"), rated=rated, text_tokens=text_tokens
+        )
         difference = difference or DifferenceConfig()
         self.difference = DifferencePrediction(
             self, self.model.tower("document"), self.store.template, difference,
-            tokens=self.model.max_tokens("document"), generator=generator, language_model=language_model,
+            tokens=self._limit, generator=generator, language_model=language_model,
         )  # fmt: skip
         # A sample that lies on the edge between two tokens may be another where products are rounded differently.
         self.self_check = not difference.generates

@@ -1,5 +1,5 @@
 """Train an encoder of sentences on two views of each text, which differ by dropout alone and are to find each other
-among those of the batch (SimCSE; Gao et al., 2021)."""
+among those of the batch (SimCSE; Gao et al., 2021), perhaps with masked language modelling beside it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
 from sparring.components.models.bottleneck import Projector
 from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.objectives.mlm import MaskedBatch
 from sparring.components.objectives.parts.editing import Editing, Edits
 from sparring.components.objectives.parts.rated_pairs import RatedPairs
+from sparring.components.objectives.parts.replacing import Masking, language_model_head, placed, token_scores
 from sparring.components.scores import Scores
 from sparring.components.training import objective
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import AugmentationConfig, ProjectorConfig, not_one_encoder
+from sparring.components.training.pretraining import (
+    AugmentationConfig,
+    MaskedLanguageModelingConfig,
+    ProjectorConfig,
+    not_one_encoder,
+)
 from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 
@@ -36,6 +43,8 @@ class ViewsBatch(NamedTuple):
     """(N,) which text each is: texts that say the same share a key."""
     edits: Edits | None = None
     """Edited copies of the N texts, where SimCSE has further examples; or those that a discriminator reads."""
+    masked: MaskedBatch | None = None
+    """The 2N texts with masked tokens, where these are predicted."""
 
 
 class ViewsRepresentations(NamedTuple):
@@ -44,7 +53,7 @@ class ViewsRepresentations(NamedTuple):
     vectors: Tensor
     """(2N, h) behind the projector; (3N, h) where edited copies are further examples."""
     likelihoods: Tensor | None = None
-    """(2N, L) log-probabilities of the discriminator."""
+    """(2N, L) log-probabilities of the discriminator, or of masked tokens."""
 
 
 class SimCSE(DocumentObjective):
@@ -57,15 +66,23 @@ class SimCSE(DocumentObjective):
     With `augmentation` an edited copy of each text is a further example (Chuang et al., 2022, section 2.8). `generator`
     is the artifact of a masked language model, which is frozen. `rated` is the token store of a set of rated pairs, by
     which the model is validated; without one it is by the loss over texts.
+
+    Of each text the first `text_tokens` tokens are learnt from; of rated pairs as many are read as the model reads.
+
+    With `masking` the encoder predicts masked tokens of either view too, over the view `masked` (Gao et al., 2021,
+    section 6: weight .1, 15 % of the tokens). The head begins anew, or as that of the artifact `language_model`.
     """
 
-    views: ClassVar[tuple[str, ...]] = ("batch",)
+    views: ClassVar[tuple[str, ...]] = ("batch", "masked")
+    loss_modules: ClassVar[dict[str, str]] = {"masked": "likelihood"}
     measures: ClassVar[tuple[str, ...]] = ("Spearman",)
     reads: ClassVar[float] = 2.0
 
     def __init__(
         self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
         augmentation: AugmentationConfig | None = None, generator: Path | None = None, rated: Path | None = None,
+        masking: MaskedLanguageModelingConfig | None = None, language_model: Path | None = None,
+        text_tokens: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(inputs)
         self._rated = rated
@@ -73,7 +90,7 @@ class SimCSE(DocumentObjective):
         if wrong := not_one_encoder(self.model.config):
             raise UserError(wrong)
         self.projector = Projector(self.model.width, (projector or ProjectorConfig(kind="tanh")).kind)
-        self._limit = self.model.max_tokens("document")
+        self._limit = text_tokens or self.model.max_tokens("document")
         if augmentation is None and generator is not None:
             raise UserError("generator: simcse edits no texts; accepted: null, or a generator with `augmentation`")
         self._augmentation, self._editing = augmentation, None
@@ -84,6 +101,10 @@ class SimCSE(DocumentObjective):
             )
             # A sample that lies on the edge between two tokens may be another where products are rounded differently.
             self.self_check = not augmentation.generates
+        self._predicting = masking
+        if masking is not None:
+            self._masking = Masking(masking, inputs.model, self.store.template)
+            self.head = language_model_head(self.model.tower("document"), language_model, inputs.model)
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
         self.products = [MatrixProducts(self.model.tower("document"))]
 
@@ -96,14 +117,29 @@ class SimCSE(DocumentObjective):
         texts = self.documents(visits, self._limit)
         keys = torch.from_numpy(np.array(self._same[np.asarray([visit.row for visit in visits])]))
         batch = ViewsBatch(Batch(texts.ids.repeat(2, 1), texts.mask.repeat(2, 1)), keys)
+        if self._predicting is not None:
+            batch = batch._replace(masked=self._masked(visits, batch.texts, self._predicting.rate))
         if self._editing is None:
             return batch
         edits = self._editing.collate(texts, lambda purpose, width: self.draws(visits, f"{purpose}, copy", width))
         return batch._replace(edits=edits)
 
+    def _masked(self, visits: list[Visit], texts: Batch, rate: float) -> MaskedBatch:
+        """The two views of some texts with masked tokens, each view with its own."""
+
+        def draws(purpose: str) -> np.ndarray:
+            width = texts.ids.shape[1]
+            return np.concatenate([self.draws(visits, f"{purpose}, {of} view", width) for of in ("first", "second")])
+
+        drawn = draws("mask")
+        masked, _ = self._masking.masks(texts, (drawn, drawn), (rate, rate), of="text")
+        vocabulary = self.model.tower("document").config.vocab_size
+        ids = self._masking.masked(texts.ids, masked, torch.from_numpy(draws("masked as")), vocabulary)
+        return MaskedBatch(ids, texts.mask, texts.ids, masked)
+
     def operations(self, batch: ViewsBatch) -> float:
-        """Of encoding all views and copies; the generator's are left out."""
-        encoded = [batch.texts.mask]
+        """Of encoding all views and copies; the generator's and the head's are left out."""
+        encoded = [batch.texts.mask, *([batch.masked.mask] if batch.masked is not None else [])]
         if self._editing is not None:
             assert batch.edits is not None
             encoded.append(batch.edits.mask)
@@ -118,7 +154,19 @@ class SimCSE(DocumentObjective):
             assert edits.edited is not None
             texts.append(Batch(edits.edited, edits.mask))
         pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), each) for each in texts]
-        return ViewsRepresentations(self.projector(torch.cat(pooled)))
+        likelihoods = None if batch.masked is None else self._predicted(batch.masked)
+        return ViewsRepresentations(self.projector(torch.cat(pooled)), likelihoods)
+
+    def _predicted(self, batch: MaskedBatch) -> Tensor:
+        """(2N, L) log-probabilities of the masked tokens; 0 elsewhere."""
+        width = batch.ids.shape[1]
+
+        def found(part: MaskedBatch) -> Tensor:
+            encoded = self.model.tower("document")(input_ids=part.ids, attention_mask=part.mask)
+            states = encoded.last_hidden_state[part.masked]
+            return placed(self.head.log_likelihoods(states, part.wanted[part.masked]), part.masked, width)
+
+        return self.in_chunks(found, batch)
 
     def terms(self, representations: ViewsRepresentations, batch: ViewsBatch) -> dict[str, TermSum]:
         """The losses over the batch."""
@@ -126,6 +174,11 @@ class SimCSE(DocumentObjective):
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
         """What a loss sees."""
+        if term.over == "masked":
+            assert self._predicting is not None
+            assert representations.likelihoods is not None
+            assert batch.masked is not None
+            return token_scores(representations.likelihoods, batch.masked.masked, self._predicting.average)
         role = self._augmentation.role if self._augmentation is not None else None
         return view_scores(representations.vectors, batch.keys, term.duplicates, copies=role)
 

@@ -16,6 +16,7 @@ from sparring.components.training.pretraining import (
     ClozeConfig,
     DifferenceConfig,
     MaskConfig,
+    MaskedLanguageModelingConfig,
     ProjectorConfig,
     SpanConfig,
     not_one_encoder,
@@ -32,8 +33,8 @@ OPTIONS = {
     "simlm": ("bottleneck", "generator", "head"),
     "cocondenser": ("bottleneck", "spans", "generator", "head"),
     "ict": ("cloze",),
-    "simcse": ("projector", "augmentation", "generator", "rated"),
-    "diffcse": ("projector", "difference", "generator", "head", "rated"),
+    "simcse": ("projector", "augmentation", "generator", "masking", "head", "rated", "text_tokens"),
+    "diffcse": ("projector", "difference", "generator", "head", "rated", "text_tokens"),
 }
 """The keys that each objective reads beside its training."""
 
@@ -55,6 +56,9 @@ class PretrainingPhase(Config):
     """Edited copies of the texts as further examples. Null for none."""
     difference: DifferenceConfig | None = None
     """What is edited and predicted. Null for DiffCSE's defaults."""
+    masking: MaskedLanguageModelingConfig | None = Field(None, exclude_if=lambda masking: masking is None)
+    """Masked language modelling beside SimCSE, with a loss over `masked` (Gao et al., 2021: weight .1, `{rate: 0.15,
+    unit: tokens, masked_as: bert, average: tokens}`). Null for none."""
     generator: GeneratorPhase | None = None
     """Null where no token is replaced or inserted."""
     head: MaskedLanguageModelConfig | None = None
@@ -63,6 +67,9 @@ class PretrainingPhase(Config):
     """Rated pairs, such as STS-B's development split: `train.validate_on_dev: {measure: Spearman}` measures the
     correlation on all of them, and keeps the best checkpoint. Null for none. Of a source with several splits its
     `splits` say which one counts, that of `validate_on_dev.split`."""
+    text_tokens: int | None = Field(None, ge=3, exclude_if=lambda tokens: tokens is None)
+    """Tokens of a text that SimCSE and DiffCSE learn from, special ones included: 32 in the public code, which measures
+    sentences of any length. Null for as many as the retriever reads (`retriever.document_tokens`)."""
     seed: int | None = None
     """One training, with this seed, that all seeds of the experiment go on from: intervals and p over the seeds do then
     not count it as chance. Null for one a seed. A phase behind one that is played for each seed is too."""
@@ -76,6 +83,12 @@ class PretrainingPhase(Config):
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         differing = self.difference or DifferenceConfig()
         asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        if self.objective == "simcse":
+            predicts = any(term.over == "masked" for term in self.train.losses)
+            if predicts != (self.masking is not None):
+                raise ValueError("masking: it and a loss over `masked` want each other; accepted: both, or neither")
+            if self.head is not None and self.masking is None:
+                raise ValueError("head: simcse without `masking` predicts no tokens; accepted: null")
         if self.objective == "diffcse":
             if not any(term.over == "discriminator" for term in self.train.losses):
                 raise ValueError("train.losses: none is over `discriminator`, without which diffcse is simcse; "
@@ -126,6 +139,8 @@ def pretrained(
     whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
     if whole and getattr(reads, "adapter", None) is not None:
         raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
+    if whole and getattr(reads, "pooling", None) == "first_last":
+        raise ValueError(f"pooling: first_last: {whole[0]} reads the last layer's states; accepted: cls, mean")
     sentences = any(one.objective in ("simcse", "diffcse") for one in phases)
     if sentences and isinstance(reads, DualEncoderConfig):
         if wrong := not_one_encoder(reads.model_copy(update={"towers": "shared"})):
@@ -135,6 +150,10 @@ def pretrained(
             got = "0" if reads.dropout == 0 else "null, and the model has none of its own"
             raise ValueError(f"retriever.dropout: {got}: views of a text differ by dropout; accepted: above 0")
     for i, asked in enumerate(phases):
+        limit = getattr(reads, "document_tokens", None)
+        if asked.text_tokens is not None and limit is not None and asked.text_tokens > limit:
+            raise ValueError(f"text_tokens: {asked.text_tokens}: the retriever reads {limit} tokens of a text "
+                             f"(retriever.document_tokens); accepted: at most {limit}, or null")  # fmt: skip
         name, writes = "pre-training", "generator"
         if len(phases) > 1:
             name, writes = f"{name} {i + 1}", f"{writes} {i + 1}"
@@ -146,7 +165,9 @@ def pretrained(
             own.setdefault("difference", DifferenceConfig())
         if "generator" in own:
             edits = next(own[key] for key in ("difference", "augmentation", "bottleneck") if key in own)
-            own["generator"] = generator(of_generator, collection, begun, own["generator"], own_seed, edits=edits)
+            own["generator"] = generator(
+                of_generator, collection, begun, own["generator"], own_seed, edits=edits, tokens=own.get("text_tokens")
+            )
         if "head" in own:
             if isinstance(reads, DualEncoderConfig):
                 _check_vocabulary("head", own["head"], reads)
@@ -185,11 +206,14 @@ def _with_shared_towers(collection: Collection, reads: DualEncoderConfig) -> Mod
 
 
 def generator(
-    label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int, *, edits: MaskConfig
+    label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int, *, edits: MaskConfig,
+    tokens: int | None = None,
 ) -> Step:  # fmt: skip
     """The generator, perhaps after masked language modelling. ValueError where the files of both models tell that it
-    cannot replace tokens of what `model` reads."""
+    cannot replace tokens of what `model` reads, the first `tokens` of each text where these alone are learnt from."""
     if isinstance(reads := model.begun.inputs.get("config"), DualEncoderConfig):
+        if tokens is not None:
+            reads = reads.model_copy(update={"document_tokens": tokens})
         _check_tokens(asked.model, reads, edits)
     if asked.train is None:
         return step("start generator", start, config=asked.model)

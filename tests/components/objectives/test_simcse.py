@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from sparring.components.config import UserError
 from sparring.components.losses.listwise import cross_entropy
 from sparring.components.models.bottleneck import Projector
+from sparring.components.models.masked_language_model import MaskedLanguageModel
 from sparring.components.objectives.simcse import view_scores
-from sparring.components.training.pretraining import AugmentationConfig, ProjectorConfig
+from sparring.components.training.pretraining import AugmentationConfig, MaskedLanguageModelingConfig, ProjectorConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant
 from tests.support.trainings import checked, visits
@@ -81,6 +82,81 @@ def test_poolers_are_a_choice(pretraining: Artifacts, kind: Any) -> None:
     assert objective.encode(objective.collate(visits(ROWS))).vectors.shape == (8, 32)
     assert pretraining.objective(SIMCSE).projector.kind == "tanh"
     assert pretraining.objective(EDITING).projector.kind == "batchnorm"
+
+
+# Masked language modelling beside it
+
+MASKING = MaskedLanguageModelingConfig(rate=0.4, unit="tokens", masked_as="bert", average="tokens")
+
+
+def predicting(pretraining: Artifacts, **options: Any) -> Any:
+    """SimCSE with masked language modelling, and the head of a masked language model."""
+    variant = Variant("simcse", ("batch", "masked"))
+    own = {"masking": MASKING, "language_model": pretraining.language_model}
+    return pretraining.objective(variant, **{**own, **options})
+
+
+def test_masked_tokens_of_either_view_are_predicted(pretraining: Artifacts) -> None:
+    """By the encoder and the head alone: the log-probabilities of the tokens before, by hand, and their mean over all
+    masked tokens of both views. What the views find of each other is that of SimCSE."""
+    objective = predicting(pretraining).eval()
+    batch = objective.collate(visits(ROWS))
+    masked = batch.masked
+    first, second = masked.masked.chunk(2)
+    assert not torch.equal(first, second)
+    assert torch.equal(masked.wanted, batch.texts.ids)
+    assert torch.equal(masked.ids.where(~masked.masked, 0), batch.texts.ids.where(~masked.masked, 0))
+    text = objective.store.template.text_positions(batch.texts)
+    assert not (masked.masked & ~text).any()
+    counts, lengths = masked.masked.sum(-1), text.sum(-1)
+    assert torch.equal(counts, (0.4 * lengths).round().long().clamp_min(1))
+    found = objective.encode(batch)
+    encoder = objective.model.tower("document")
+    states = encoder(input_ids=masked.ids, attention_mask=masked.mask).last_hidden_state
+    wanted = objective.head(states.flatten(0, 1)).log_softmax(-1).view(*states.shape[:2], -1)
+    wanted = wanted.gather(-1, masked.wanted.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(found.likelihoods, wanted.where(masked.masked, 0.0), rtol=1e-4, atol=1e-5)
+    terms = objective.terms(found, batch)
+    loss = terms["negative_log_likelihood (masked)"]
+    torch.testing.assert_close(loss.value / loss.rows, -wanted[masked.masked].mean(), rtol=1e-4, atol=1e-5)
+    alone = pretraining.objective(SIMCSE).eval()
+    alone.projector.load_state_dict(objective.projector.state_dict())
+    torch.testing.assert_close(found.vectors, alone.encode(alone.collate(visits(ROWS))).vectors)
+
+
+def test_the_encoder_learns_from_masked_tokens(pretraining: Artifacts) -> None:
+    """The head begins as the language model's, or anew; both learn, and so does the encoder below."""
+    head = MaskedLanguageModel.load(pretraining.language_model / "model").head.model
+    for options in ({}, {"language_model": None}):
+        objective = predicting(pretraining, **options)
+        same = torch.equal(objective.head.model.cls.predictions.transform.dense.weight,
+                           head.cls.predictions.transform.dense.weight)  # fmt: skip
+        assert same is (not options)
+        batch = objective.collate(visits(ROWS))
+        term = objective.terms(objective.encode(batch), batch)["negative_log_likelihood (masked)"]
+        term.value.backward()
+        for part in (objective.head, objective.model.tower("document").encoder):
+            assert any(value.grad is not None and value.grad.abs().max() > 0 for value in part.parameters())
+
+
+def test_masks_do_not_depend_on_the_batch(pretraining: Artifacts) -> None:
+    objective = predicting(pretraining)
+    checked(objective)
+    wide, alone = objective.collate(visits(ROWS)).masked, objective.collate(visits(ROWS[:1])).masked
+    width = alone.ids.shape[1]
+    for view in (0, 1):
+        assert torch.equal(wide.ids[view * len(ROWS), :width], alone.ids[view])
+
+
+def test_the_first_tokens_of_a_text_are_learnt_from(pretraining: Artifacts) -> None:
+    """And rated pairs are read whole."""
+    for variant in (SIMCSE, EDITING):
+        objective = pretraining.objective(variant, text_tokens=6)
+        batch = objective.collate(visits(ROWS))
+        assert batch.texts.mask.sum(-1).max() == 6
+        assert objective.model.max_tokens("document") == 24
+        if batch.edits is not None:
+            assert batch.edits.attention.sum(-1).max() == 6
 
 
 # Edited copies as examples

@@ -105,6 +105,25 @@ def test_the_checkpoint_that_is_best_on_rated_pairs_is_kept(
     assert len(set(labels)) == len(labels)
 
 
+def test_masked_language_modelling_can_stand_beside_simcse(tree: dict[str, Any], tmp_path: Path, encoder: Path) -> None:
+    """With the first tokens of each text; sets are measured whole, by vectors of the encoder alone."""
+    losses = [*over(), {"function": LIKELIHOOD, "over": "masked", "weight": 0.1}]
+    tree |= {"seeds": [1], "transfer": {}}
+    tree["pretrain"] = {
+        "objective": "simcse", "masking": {"rate": 0.15, "unit": "tokens"}, "text_tokens": 8,
+        "head": {"model": str(encoder), "document_tokens": 24},
+        "train": {**tree["pretrain"]["train"], "losses": losses},
+    }  # fmt: skip
+    place = tiny.place(tmp_path / "place", tree)
+    assert place("run") == 0
+    assert {key for key in lines(place.artifact("pre-training"))[0] if key.endswith(")")} == {
+        "cross_entropy (batch)", "negative_log_likelihood (masked)",
+    }  # fmt: skip
+    saved, start = (load_file(place.artifact(name) / "model/model.safetensors")
+                    for name in ("pre-training", "start retriever"))  # fmt: skip
+    assert saved.keys() == start.keys()
+
+
 def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Path) -> None:
     """Of the edits that DiffCSE detects, and of copies that are negatives of SimCSE; deletions ask no generator."""
     tree |= {"seeds": [1], "transfer": {}}
@@ -250,6 +269,8 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
             "negative_log_likelihood, over: tokens}], validate_on_dev: {every: 1, measure: loss}}",
             "generator (seed 1): validate_on_dev: no documents are held out from it; accepted: null",
         ),
+        ("pretrain.text_tokens=99", "text_tokens: 99: the retriever reads 24 tokens of a text"),
+        ("pretrain.masking={}", "masking: the objective diffcse does not read it; accepted: projector, difference"),
         ("pretrain.train.batch=1", "train.batch: 1: a text is told from the others of its batch"),
         ("retriever.towers=separate", "towers: separate: one encoder of sentences is trained"),
         ("retriever.projection=4", "projection: 4: one encoder of sentences is trained"),
