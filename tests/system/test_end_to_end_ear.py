@@ -389,7 +389,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Place:
 
 def test_all_systems_are_measured(whole: Place) -> None:
     ears = ["EAR-RI", "EAR-RD"]
-    read = [f"{system} + reader k={k}" for system in ("BM25", "first expansion", *ears) for k in (2, 4)]
+    read = [f"{system} + reader k={k}" for system in ("BM25", "start model", "first expansion", *ears) for k in (2, 4)]
     assert systems(whole) == [
         "BM25", *UNTRAINED, "RM3", "first expansion", "concat", "best query", "all expansions", "start model (HNSW4)",
         "BM25 + dense", "first expansion issued to dense",
@@ -404,7 +404,49 @@ def test_all_systems_are_measured(whole: Place) -> None:
     assert {
         ("EAR-RD", "RM3"), ("EAR-RD", "all expansions"), ("EAR-RD issued to dense", "EAR-RD"),
         ("EAR-RD + reader k=2", "BM25 + reader k=2"), ("BM25 + reader k=4", "BM25 + reader k=2"),
+        ("EAR-RD + reader k=2", "start model + reader k=2"),
     } <= compared  # fmt: skip
+
+
+def test_words_and_costs_stand_beside_a_papers(whole: Place, tmp_path: Path) -> None:
+    """As the report's sections have them, in their own unit (Chuang et al., 2023, Tables 3.9 and 3.11)."""
+    columns: list[dict[str, Any]] = [
+        {"measure": "words", "values": {"question": 9.2}},
+        {"measure": "words", "collection": "sentence", "values": {"first expansion": 38.8, "EAR-RI": 36.2}},
+        {"measure": "GB of index", "values": {"BM25": 2.4, "start model (HNSW4)": 142}},
+        {"measure": "hours to index", "values": {"BM25": 0.5}},
+        {"measure": "seconds to expand", "values": {"EAR-RD": 1.29, "BM25": 0.0}},
+        {"measure": "seconds to rerank", "values": {"EAR-RD": 0.84}},
+        {"measure": "seconds to retrieve", "values": {"start model (flat)": 22.4}, "not_comparable": "other machines"},
+    ]
+    place = whole.copy(tmp_path / "told")
+    expected = {"source": "Chuang et al. (2023), Table 3.11", "unit": "number", "of": columns}
+    tiny.write(place.config, {**yaml.safe_load(place.config.read_text()), "expected": expected})
+    assert place("run") == 0
+    rows = {(row["measure"], row["collection"], row["system"]): row for row in place.metrics()["expected"]["rows"]}
+    study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
+    words = next(one["words"] for one in study["lengths"] if one["generator"] == "sentence")
+    assert rows["words", None, "question"]["value"] == study["question"]
+    for system in ("first expansion", "EAR-RI"):
+        assert rows["words", "sentence", system]["value"] == words[system]
+    (of_bm25,) = (path for path in whole.store.glob("lucene_index-*") if path == whole.artifact("bm25 index"))
+    files = sum(path.stat().st_size for path in (of_bm25 / "index").rglob("*") if path.is_file())
+    assert rows["GB of index", None, "BM25"]["value"] == pytest.approx(files / 1e9)
+    assert rows["GB of index", None, "start model (HNSW4)"]["lies"] == "above"
+    assert rows["hours to index", None, "BM25"]["value"] < 1
+    assert rows["seconds to expand", None, "BM25"]["lies"] == "not measured"  # it expands nothing
+    for phase in ("expand", "rerank"):
+        assert rows[f"seconds to {phase}", None, "EAR-RD"]["value"] > 0
+    assert rows["seconds to retrieve", None, "start model (flat)"]["lies"] == "not comparable"
+
+
+def test_passages_are_learnt_from_as_bm25_ranks_them(eared: Place) -> None:
+    """The first ten of each training question, a pair a row, relevant or not (Appendix B.2)."""
+    groups = pq.read_table(eared.artifact("passage reranker groups") / "groups.parquet").to_pylist()
+    ranked = _lists(eared.artifact("bm25 ranking (train)"))
+    assert all(document in ranked[row["query_id"]][:10] for row in groups for document in row["doc_ids"])
+    assert {len(row["doc_ids"]) for row in groups} == {1}
+    assert {row["targets"][0] for row in groups} == {0.0, 1.0}
 
 
 def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

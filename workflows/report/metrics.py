@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from sparring.components.files import read_json
 from sparring.workflows.report.deployment import deployment
 from sparring.workflows.report.finished import Finished, Json
-from sparring.workflows.report.sections.paper_values import beside_means
-from sparring.workflows.report.sections.entropies import entropy_means
+from sparring.workflows.report.numbers import numbers
 from sparring.workflows.report.sections.sizes import sizes
 from sparring.workflows.stages.expected import Expected
 from sparring.workflows.stages.results import System, SystemCost
@@ -46,8 +45,8 @@ def metrics_of(
     if tables := list(sizes(steps, store)):
         metrics["sizes"] = tables
     if expected is not None:
-        beside = [*beside_means(expected, systems, store), *entropy_means(systems, store)]
-        metrics["expected"] = expected.beside([*metrics["means"], *beside])
+        further = numbers(expected, systems, costs, steps, store, metrics["rows"])
+        metrics["expected"] = expected.beside([*metrics["means"], *further])
     deployed = deployment(metrics, systems, costs, store, results)
     return metrics if deployed is None else {**metrics, "deploy": deployed}
 

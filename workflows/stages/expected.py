@@ -9,8 +9,8 @@ from sparring.components.config import Config, listing
 KEY = "expected"
 """The key, which recipes do not see."""
 
-INDEX = "index"
-"""What the size of what a system searches is called as a measure, in billions of bytes."""
+Unit = Literal["percent", "share", "number"]
+"""What a paper's values are. A `number` is in the measure's own unit, such as words or seconds."""
 
 FREE = ("seeds",)
 """Keys that `--set` may change without the results being other than the paper's: how often it is measured."""
@@ -20,15 +20,17 @@ class ExpectedMeasure(Config):
     """A measure's column of a table."""
 
     measure: str = Field(min_length=1)
-    """A measure as the run's table has it, such as RR@10 or Spearman, or `index`: the billions of bytes searched."""
+    """A measure as the run's table has it, such as RR@10 or Spearman, or a number of the report: `entropy`, `alignment`
+    and `uniformity` of rated pairs, `words` of the queries that are issued (the generator as the collection), and of a
+    system's cost `hours to index`, `GB of index`, `seconds to expand`, `seconds to rerank`, `seconds to retrieve`."""
     query: str | None = None
-    """The text of one query, whose value is meant. Null for the mean of all queries."""
+    """The text of one query, whose value is meant. If null, the mean over all queries is meant."""
     collection: str | None = None
     """The collection or set, where a run has several. Null for that of a run with one."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
-    unit: Literal["percent", "share", "number"] | None = None
-    """What these values are, if not what the table's others are: an entropy is a `number`."""
+    unit: Unit | None = None
+    """What these values are. If null, they are what the table's other values are."""
     not_comparable: str = ""
     """Why these values say nothing about the run's, where that is so."""
     rows_not_comparable: dict[str, str] = {}
@@ -46,8 +48,8 @@ class Expected(Config):
 
     source: str = Field(min_length=1)
     """Author, year and table."""
-    unit: Literal["percent", "share"] = "percent"
-    """What the values are. A run's are shares."""
+    unit: Unit = "percent"
+    """What the values are."""
     of: list[ExpectedMeasure] = []
     """Its columns."""
     unsaid: str = ""
@@ -71,9 +73,9 @@ class Expected(Config):
         return self.model_copy(update={"not_comparable": f"this run has --set {' --set '.join(other)}"})
 
     def beside(self, means: list[dict[str, Any]]) -> dict[str, Any]:
-        """The values as shares, each with the run's mean, its 95 % interval and the difference, None where the run has
-        no such row; whether the value lies `within` the interval, `above` or `below`, is `not measured` or `not
-        comparable`; and that in a sentence."""
+        """The values as shares or numbers, each with the run's mean, its 95 % interval and the difference,
+        None where the run has no such row; whether the value lies `within` the interval, `above` or `below`, is `not
+        measured` or `not comparable`; and that in a sentence."""
         rows = []
         for column in self.of:
             scale = 100 if (column.unit or self.unit) == "percent" else 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from scipy import stats
 
 from sparring.components.config import UserError
@@ -17,7 +20,7 @@ from sparring.components.data.vectors import DocumentVectors
 from sparring.components.evaluation.measures import PER_QUERY
 from sparring.components.evaluation.result_table import table
 from sparring.workflows.stages import experiments
-from tests.support import tiny
+from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
 from tests.support.sources import write
 
@@ -123,6 +126,70 @@ def test_two_encoders_are_compared(tmp_path: Path, tree: dict[str, Any]) -> None
         assert compared[measure]["difference"] == pytest.approx(difference)
         assert compared[measure]["low"] < difference < compared[measure]["high"]
         assert 0 < compared[measure]["p"] <= 1
+
+
+def test_vectors_are_whitened_by_other_texts(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """The vectors of the texts that it is fitted to have the mean zero and the identity as their covariance. Every set
+    is measured behind the same layer, which sentence-transformers has too."""
+    from sentence_transformers import SentenceTransformer
+
+    texts = [toy.some_text(np.random.default_rng(i), 6) for i in range(80)]
+    write(tmp_path / "texts.txt", *texts)
+    shutil.copytree(tree["retriever"]["model"], tmp_path / "encoder")
+    weights = load_file(tmp_path / "encoder" / "model.safetensors")
+    draw = torch.Generator().manual_seed(0)
+    for name in (name for name in weights if name.endswith("LayerNorm.weight")):  # of ones all states would sum to 0
+        weights[name] = 0.5 + torch.rand(len(weights[name]), generator=draw)
+    save_file(weights, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
+    retriever = {**tree["retriever"], "model": str(tmp_path / "encoder"), "pooling": "first_last", "similarity": "dot"}
+    own = {**tree, "retriever": retriever, "whiten": {"format": "lines", "path": str(tmp_path / "texts.txt")}}
+    own |= {"similarity": {"Pairs": {**tree["similarity"]["Pairs"], "retrieve": []}}}
+    place = tiny.place(tmp_path / "place", own)
+    assert place("run") == 0
+    folder = place.artifact("retriever whitened") / "model"
+    white = SentenceTransformer(str(folder), device="cpu").encode(texts).astype(np.float64)
+    np.testing.assert_allclose(white.mean(0), 0, atol=1e-3)
+    np.testing.assert_allclose(white.T @ white / len(white), np.eye(white.shape[1]), atol=1e-2)
+    held = DocumentVectors(place.artifact("Pairs: retriever vectors"))
+    found = held[np.arange(len(held))]
+    documents = pq.read_table(place.artifact("Pairs: data") / "documents.parquet")["text"].to_pylist()
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(documents)
+    np.testing.assert_allclose(found, theirs, rtol=1e-2, atol=1e-2)
+    assert place("plan", "--set", "retriever.similarity=cosine") == 0
+    assert place("run", "--set", "retriever.similarity=cosine") == 2
+
+
+def test_the_accuracy_that_penalties_are_chosen_by_is_measured(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """Of all examples where they are cross-validated, of train where there is no dev; nothing of test examples."""
+    own = {key: value for key, value in tree.items() if key != "similarity"}
+    place = tiny.place(tmp_path / "place", {**own, "classifier": {"folds": 3, "measures": ["dev accuracy"]}})
+    assert place("run") == 0
+    rows = {row["collection"]: row for row in place.metrics()["rows"]}
+    assert {row["measure"] for row in rows.values()} == {"dev accuracy"}
+    assert {name: row["queries"] for name, row in rows.items()} == {"Words": 18, "Same": 24, "average": 42}
+    for name in ("Words", "Same"):
+        record = json.loads((place.artifact(f"{name}: retriever transfer") / "artifact.json").read_text())["summary"]
+        assert rows[name]["value"] == pytest.approx(record["dev_accuracy"])
+    assert rows["average"]["value"] == pytest.approx((rows["Words"]["value"] + rows["Same"]["value"]) / 2)
+    told = {**own, "classifier": {"inverse_penalties": [1.0], "measures": ["dev accuracy"]}}
+    with pytest.raises(UserError, match="dev accuracy: a penalty is chosen by it, and inverse_penalties has 1"):
+        experiments.read(tiny.write(tmp_path / "one.yaml", told), [], tmp_path)
+
+
+def test_alignment_and_uniformity_stand_beside_a_papers(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """As the report's section has them, in their own unit."""
+    columns = [{"measure": measure, "collection": "Pairs", "unit": "number", "values": {"retriever": value}}
+               for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items()]  # fmt: skip
+    own = {key: value for key, value in tree.items() if key != "transfer"}
+    expected = {"source": "Chuang et al. (2022), Table 2.11", "of": columns}
+    place = tiny.place(tmp_path / "place", {**own, "expected": expected})
+    assert place("run") == 0
+    found = json.loads((place.artifact("Pairs: retriever similarity") / "similarity.json").read_text())
+    rows = {row["measure"]: row for row in place.metrics()["expected"]["rows"]}
+    for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items():
+        assert rows[measure]["expected"] == value
+        assert rows[measure]["value"] == found[measure]
+        assert "which has no interval" in rows[measure]["sentence"]
 
 
 def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str, Any]) -> None:

@@ -79,10 +79,10 @@ def test_shares_and_collections_are_told_apart() -> None:
 
 
 def test_a_number_is_taken_as_it_is_and_one_query_is_not_the_mean() -> None:
-    asked = Expected(source="s", of=[{"measure": "index", "unit": "number", "values": {"a": 27}},
+    asked = Expected(source="s", of=[{"measure": "GB of index", "unit": "number", "values": {"a": 27}},
                                      {"measure": "RR@10", "query": "why?", "values": {"a": 50}}])  # fmt: skip
     size, one = asked.beside(
-        [mean("a", 27.2, measure="index"), mean("a", 0.3), {**mean("a", 0.5), "query": "why?"},
+        [mean("a", 27.2, measure="GB of index"), mean("a", 0.3), {**mean("a", 0.5), "query": "why?"},
          {**mean("a", 1.0), "query": "how?"}]
     )["rows"]  # fmt: skip
     assert (size["expected"], size["value"], size["lies"]) == (27, 27.2, "below")
@@ -101,7 +101,7 @@ def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp
               for seed in (1, 2)]  # fmt: skip
     values = [table["value"][0].as_py() for table in tables]
     size = sum(path.stat().st_size for path in place.artifact("retriever (seed 1) vectors").glob("documents-*.npy"))
-    columns = [{"measure": "index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
+    columns = [{"measure": "GB of index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
                {"measure": "RR@10", "query": query["text"], "values": {"retriever": 50.0}},
                {"measure": "RR@10", "query": "nobody asks this", "values": {"retriever": 50.0}}]  # fmt: skip
     tiny.write(place.config, {**tiny.dpr(beir, encoder), "seeds": [1, 2], "expected": {**PAPER, "of": columns}})

@@ -16,18 +16,23 @@ from sparring.workflows.store.store import Store
 def similarities(systems: Sequence[System], store: Store) -> list[Json]:
     """For each set of rated pairs: the numbers of each system's vectors, the mean over its seeds, and the distribution
     of the last seed's cosines by rating."""
+    return [
+        {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
+         "systems": [_numbers(name, seeds) for name, seeds in of.items()],
+         "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()]}
+        for (collection, split), of in by_system(systems, store).items()
+    ]  # fmt: skip
+
+
+def by_system(systems: Sequence[System], store: Store) -> dict[tuple[str, str], dict[str, list[Json]]]:
+    """For each set and its split, by system what was found of its vectors, one a seed."""
     measured = [one for one in systems if SIMILARITY in one.metrics.description.shows and store.is_done(one.metrics)]
     store.fetch([one.metrics for one in measured], SIMILARITY)
     places: dict[tuple[str, str], dict[str, list[Json]]] = {}
     for one in measured:
         seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
         seeds.append(read_json(store.path(one.metrics) / SIMILARITY))
-    return [
-        {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
-         "systems": [_numbers(name, seeds) for name, seeds in of.items()],
-         "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()]}
-        for (collection, split), of in places.items()
-    ]  # fmt: skip
+    return places
 
 
 def _last(systems: dict[str, list[Json]]) -> Json:
