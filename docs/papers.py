@@ -60,6 +60,7 @@ FILES = {
     ),
     "data/beir": "BEIR's 18 sets but MS MARCO, each a folder; CQADupStack has 12",
     "data/wiki1m_for_simcse.txt": "1 million sentences of Wikipedia",
+    "data/nli-sentences.txt": "the sentences of SNLI's and MNLI's training sets",
     "data/senteval": "SentEval's STS and transfer tasks",
 }
 """What lies in `data/`, and how large it is, by the papers' own counts."""
@@ -83,11 +84,16 @@ NOT_HERE = {
     ),
     "diffcse": (
         "Tables 2.9 (examples), A.1 to A.3 (numbers of the trainings: they are in the configs), Figure 2-1 (a "
-        "drawing). Table 2.11 and Figure 2-2 are sections of the report of Table 2.10."
+        "drawing). Figure 2-2 is a section of the report of Table 2.10. Rows of other papers' models: in Table 2.1 "
+        "GloVe, BERT-flow, IS-BERT, CMLM-BERT, CT-BERT, SG-OPT-BERT, DeCLUTR, and SimCSE's of its own authors; in "
+        "Table 2.2 GloVe, skip-thought, IS-BERT, CMLM-BERT. All rows of the other tables are here."
     ),
     "ear": (
         "Table 3.3 (statistics), Tables B.1 and B.2 (numbers of the trainings: they are in the configs), "
-        "Figure 3-1 (a drawing)."
+        "Figure 3-1 (a drawing). Table 3.10 is a section of the report of Table 3.9. Rows of other papers' systems: in "
+        "Table 3.4 DPR trained on WebQuestions and TREC; in Table 3.5 DPR with an extractive reader, RAG, and SEAL and "
+        "contextual clue sampling with a reader. In Table 3.2 the latter two are read from files. All rows of the "
+        "other tables are here."
     ),
     "coder": (
         "Table 1's first rows (other papers' models), Tables 5 and 6 (numbers: they are in the configs), "
