@@ -105,8 +105,22 @@ def keyword_options(path: str) -> dict[str, Any]:
     return {argument.arg: _literal(default) for argument, default in pairs if default}
 
 
-def calls(path: str, method: str) -> bool:
-    """Whether the function at a dotted path, or one of its module that it uses, names a method."""
+def decorated(path: str, decorator: str) -> dict[str, Any]:
+    """Read the keyword arguments of a decorator from the source of the function at a dotted path; none without it.
+
+    ValueError if an argument is not a literal.
+    """
+    for node in _function(path).decorator_list:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == decorator:
+            try:
+                return {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+            except ValueError:
+                raise ValueError(f"{path}: @{decorator}(...) reads literals, such as True or a string") from None
+    return {}
+
+
+def names(path: str, *attributes: str) -> bool:
+    """Whether the function at a dotted path, or one of its module that it uses, names one of some attributes."""
     functions = _functions(path)
     waiting, seen = [path.rpartition(".")[2]], set()
     while waiting:
@@ -114,7 +128,7 @@ def calls(path: str, method: str) -> bool:
             continue
         seen.add(name)
         for node in ast.walk(functions[name]):
-            if isinstance(node, ast.Attribute) and node.attr == method:
+            if isinstance(node, ast.Attribute) and node.attr in attributes:
                 return True
             if isinstance(node, ast.Name):
                 waiting.append(node.id)

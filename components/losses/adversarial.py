@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.masking import LOWEST, log_softmax, softmax, softplus
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sparring.components.scores import Scores
 
 
+@needs(teacher=True)
 def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) the ranker's log-probability of the positive against a negative, expected under the retriever.
 
@@ -40,6 +42,7 @@ def expected_reward(scores: Scores, *, temperature: float = 1.0, teacher_tempera
     return (probability * reward.masked_fill(~negative, 0.0)).sum(-1)
 
 
+@needs(teacher=True)
 def released(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) the loss of AR2's public code: all candidates count, the positive among them, without their probability.
 

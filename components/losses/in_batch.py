@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.listwise import cross_entropy
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sparring.components.scores import Scores
 
 
+@needs(blocks=True)
 def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     """(Q,) the softmax from each query to its document plus the one from the document to its query (Yang et al., 2019;
     Moiseev et al., 2023, section 2).
@@ -35,6 +37,7 @@ def both_directions(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     return cross_entropy(scores, temperature=temperature) + cross_entropy(back, temperature=temperature)
 
 
+@needs(blocks=("both_directions",))
 def hardness_weighted(
     scores: Scores, *, temperature: float = 1.0, strength: float = 1.0, both_directions: bool = False
 ) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.masking import softmax, softplus
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sparring.components.scores import Scores
 
 
+@needs(teacher=True)
 def generator(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     """(Q,) the retriever's loss: minus the ranker's reward `log(1 + e^z)`, expected under the retriever.
 

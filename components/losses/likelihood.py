@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from sparring.components.needs import needs
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sparring.components.scores import Scores
 
 
+@needs(of="tokens")
 def negative_log_likelihood(scores: Scores, *, over: Literal["mean", "sum"] = "mean") -> Tensor:
     """(Q,) `-sum_t y_t log p(token_t | tokens before)`, for `over: mean` divided by `sum_t y_t`.
 

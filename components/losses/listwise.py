@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.masking import log_softmax, softmax
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +51,7 @@ def divergence(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     return cross_entropy(scores, temperature=temperature) + target.xlogy(target).sum(-1)
 
 
+@needs(teacher=True)
 def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) cross entropy of the student's distribution under the teacher's: AR2's distillation regulariser
     (Zhang et al., 2022, Eq. 12).
@@ -67,6 +69,7 @@ def distillation(scores: Scores, *, temperature: float = 1.0, teacher_temperatur
     return -(teacher * log_softmax(scores.student / temperature, scores.where)).sum(-1)
 
 
+@needs(teacher=True)
 def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) KL(teacher || student) over the candidates: SimLM's distillation loss (Wang et al., 2023, Eq. 5).
 
@@ -84,6 +87,7 @@ def kl(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float =
     return (teacher.exp() * log_ratio).sum(-1)  # the ratio is 1 at what does not count
 
 
+@needs(teacher=True)
 def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     """(Q,) the mean of KL(a || b) and KL(b || a), of two passes a and b over the same candidates: R-Drop's regulariser
     (Liang et al., 2021, section 2.1), which SimLM's public code adds to its ranker's loss and its paper does not name.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sparring.components.needs import needs
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -32,6 +34,7 @@ def hinge(scores: Scores, *, margin: float = 1.0) -> Tensor:
     return lacking.sum((-2, -1)) / scores.where.sum(-1).clamp_min(1)
 
 
+@needs(teacher=True)
 def mean_squared(scores: Scores, *, temperature: float = 1.0, teacher_temperature: float = 1.0) -> Tensor:
     """(Q,) MarginMSE: squared error of the student's margin of a positive over a negative against the teacher's
     (Hofstätter et al., 2020).

@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from sparring.components.needs import needs
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sparring.components.scores import Scores
 
 
+@needs(of="query ranks")
 def ranking(
     scores: Scores,
     *,

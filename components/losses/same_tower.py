@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.listwise import cross_entropy
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sparring.components.scores import Scores
 
 
+@needs(blocks=("query_side", "document_side", "both_directions"))
 def samtone(
     scores: Scores,
     *,
@@ -52,6 +54,7 @@ def samtone(
     return cross_entropy(to_documents, temperature=temperature) + cross_entropy(to_queries, temperature=temperature)
 
 
+@needs(blocks=True)
 def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_directions: bool = False) -> Tensor:
     """(Q,) PAIR (Ren et al., 2021) as Moiseev et al. (2023) compare with it: the plain softmax, mixed with one that
     holds other documents against the document instead of the query.
@@ -80,6 +83,7 @@ def pair(scores: Scores, *, temperature: float = 0.01, alpha: float = 0.1, both_
     return (1 - alpha) * plain + alpha * cross_entropy(among_documents, temperature=temperature)
 
 
+@needs(blocks=True)
 def released_pair(scores: Scores, *, temperature: float = 1.0, alpha: float = 0.1) -> Tensor:
     """(Q,) PAIR as in its public code (Ren et al., 2021; RocketQA's `research/PAIR_ACL2021`, with alpha .1).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sparring.components.losses.listwise import cross_entropy
+from sparring.components.needs import needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from sparring.components.scores import Scores
 
 
+@needs(blocks=True)
 def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -> Tensor:
     """(Q,) the paper's loss: each negative counts twice in the denominator, once with the query's score and once with
     its document's (Eq. 3).
@@ -31,6 +33,7 @@ def contrastive(scores: Scores, *, temperature: float = 0.02, warmup: int = 0) -
     return cross_entropy(scores.joined("document-candidate"), temperature=temperature)
 
 
+@needs(blocks=("document_query", "query_query", "document_document"))
 def released(
     scores: Scores,
     *,

@@ -30,8 +30,8 @@ class CoCondenser(SimLM):
 
     version = 2
     views = ("encoder", "decoder", "generator", "batch")
-    loss_modules: ClassVar[dict[str, str]] = {
-        "encoder": "likelihood", "decoder": "likelihood", "generator": "likelihood",
+    scores_of: ClassVar[dict[str, str]] = {
+        "encoder": "tokens", "decoder": "tokens", "generator": "tokens",
     }  # fmt: skip
     reads = 1.5
     predicts = 2.0

@@ -28,7 +28,7 @@ class DiffCSE(SimCSE):
     """
 
     views = ("batch", "discriminator")
-    loss_modules: ClassVar[dict[str, str]] = {"discriminator": "likelihood"}
+    scores_of: ClassVar[dict[str, str]] = {"discriminator": "tokens"}
     measures = ("Spearman",)
     reads = 3.0  # the discriminator and the generator together one
 

@@ -58,8 +58,8 @@ class DiffCSERetriever(Retriever):
     views = ("group", "batch", "query discriminator", "document discriminator")
     prefixes = ("group", "batch")
     blocks = ("batch",)
-    loss_modules: ClassVar[dict[str, str]] = {
-        "query discriminator": "likelihood", "document discriminator": "likelihood",
+    scores_of: ClassVar[dict[str, str]] = {
+        "query discriminator": "tokens", "document discriminator": "tokens",
     }  # fmt: skip
     reads = 2.0
 

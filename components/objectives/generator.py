@@ -29,7 +29,7 @@ class GeneratorObjective(Writing):
     """The objective: log-probabilities of the tokens of a target, under the losses asked for."""
 
     views = ("group",)
-    loss_modules: ClassVar[dict[str, str]] = {"group": "likelihood"}
+    scores_of: ClassVar[dict[str, str]] = {"group": "tokens"}
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs) -> None:

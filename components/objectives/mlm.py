@@ -32,7 +32,7 @@ class MLM(TokenPrediction):
     """Log-probabilities of masked tokens. The model is saved with its head, as a masked language model."""
 
     views = ("tokens",)
-    loss_modules: ClassVar[dict[str, str]] = {"tokens": "likelihood"}
+    scores_of: ClassVar[dict[str, str]] = {"tokens": "tokens"}
     predicts = 0.2
 
     def __init__(self, inputs: ObjectiveInputs, *, masking: MaskedLanguageModelingConfig | None = None) -> None:

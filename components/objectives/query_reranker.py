@@ -19,7 +19,7 @@ class QueryReranker(Ranker):
     """A ranker whose candidates are expansions, and whose targets are their ranks: the lower the score the better."""
 
     views = ("group",)
-    loss_modules: ClassVar[dict[str, str]] = {"group": "query_ranks"}
+    scores_of: ClassVar[dict[str, str]] = {"group": "query ranks"}
     measures = ("rank", "accuracy")
     lowest = ("rank",)
 

@@ -37,7 +37,7 @@ class ReaderObjective(Writing):
     """
 
     views = ("group",)
-    loss_modules: ClassVar[dict[str, str]] = {"group": "likelihood"}
+    scores_of: ClassVar[dict[str, str]] = {"group": "tokens"}
     shards = False
 
     def __init__(self, inputs: ObjectiveInputs, *, answer_tokens: Path) -> None:

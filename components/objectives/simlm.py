@@ -80,8 +80,8 @@ class SimLM(TokenPrediction):
     """
 
     views: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "generator")
-    loss_modules: ClassVar[dict[str, str]] = {
-        "encoder": "likelihood", "decoder": "likelihood", "generator": "likelihood",
+    scores_of: ClassVar[dict[str, str]] = {
+        "encoder": "tokens", "decoder": "tokens", "generator": "tokens",
     }  # fmt: skip
     reads: ClassVar[float] = 1.5  # the decoder and the generator together half
     predicts: ClassVar[float] = 2.0

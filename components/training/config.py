@@ -5,14 +5,13 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config, listing
-from sparring.components.training.terms import LossTerm, declared
+from sparring.components.needs import CANDIDATES
+from sparring.components.training.terms import LossTerm, declared, losses_for
 
 LOG = "metrics.jsonl"
 """The log of losses and validations in the artifact of a training."""
 GROUP, PASSES = "group", "passes"
 """The views that may have a teacher: each query's own candidates, and two passes of a ranker over them."""
-OF_OTHER_SCORES = ("likelihood", "query_ranks")
-"""Modules of `components.losses` whose losses look over other scores than those of candidates."""
 
 
 class Validation(Config):
@@ -149,19 +148,19 @@ def check_training(
     than there are.
     """
     views, look = declared(objective, "views"), config.validate_on_dev
-    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "loss_modules") or {}
+    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "scores_of") or {}
     own = "." in objective  # the user's, of which only what it declares is known
     for term in config.losses:
         if views is not None and term.over not in views:
             raise ValueError(
                 f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
             )
-        package, _, module = term.function.rpartition(".")[0].rpartition(".")
-        fit, of_candidates = kinds.get(term.over), module not in OF_OTHER_SCORES
-        if package == "components.losses" and not (module == fit if fit else own or of_candidates):
-            accepted = f"those of components.losses.{fit}, or your own" if fit else "another"
-            raise ValueError(f"{label}: losses: {term.function}: over {term.over!r} the objective {objective} has "
-                             f"other scores; accepted: {accepted}")  # fmt: skip
+        there = kinds.get(term.over, None if own else CANDIDATES)
+        if there is not None and term.needs.of != there:
+            raise ValueError(
+                f"{label}: losses: {term.function} reads scores of {term.needs.of}, and `over: {term.over}` of the "
+                f"objective {objective} has scores of {there}. Use a loss for these: {listing(losses_for(there))}."
+            )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
                              f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
@@ -175,7 +174,7 @@ def check_training(
     if look is not None and look.measure not in measures:
         raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
     if look is not None and look.measure == "loss" and not dev_taught:
-        loss = next((one.function for one in config.losses if one.over != PASSES and one.needs("teacher")), None)
+        loss = next((one.function for one in config.losses if one.over != PASSES and one.needs.teacher), None)
         if loss is not None:
             measures.remove("loss")
             raise ValueError(
@@ -188,7 +187,7 @@ def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -
     """ValueError if a loss needs a part of the scores that its view in one of our objectives does not have."""
     views, joined = declared(objective, "views") or (), declared(objective, "blocks") or ()
     where = f"`over: {term.over}` of the objective {objective}"
-    if term.over != PASSES and not (taught and term.over == GROUP) and term.needs("teacher"):
+    if term.over != PASSES and not (taught and term.over == GROUP) and term.needs.teacher:
         passes = f", or `over: {PASSES}`, whose teacher is the second pass" if PASSES in views else ""
         if taught and GROUP in views:
             there = f"{where} has none. Use `over: {GROUP}`: a teacher has scored each query's own candidates."
@@ -200,7 +199,7 @@ def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -
         else:
             there = f"{where} has none. Use a loss without a teacher."
         raise ValueError(f"{label}: losses: {term.function} reads a teacher's scores, and {there}")
-    if term.over not in joined and term.needs("others"):
+    if term.over not in joined and term.needs_blocks:
         use = f"Use `over: {listing(joined)}`" if joined else "Use another loss"
         raise ValueError(
             f"{label}: losses: {term.function} reads scores among queries or among documents, and {where} has none. "

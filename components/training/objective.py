@@ -72,9 +72,9 @@ class Objective(nn.Module, ABC):
     """Which of `views` are of vectors, of which a loss may take the first dimensions alone. A literal, likewise."""
     blocks: ClassVar[tuple[str, ...]] = ()
     """Which of `views` have further blocks of scores (`Scores.others`). A literal, likewise."""
-    loss_modules: ClassVar[dict[str, str]] = {}
-    """Of views whose scores are not those of candidates, the module of `components.losses` that takes them for what
-    they are. A literal, likewise."""
+    scores_of: ClassVar[dict[str, str]] = {}
+    """What the scores of some views are of, if not of candidates. Losses declare the same word (`components.needs`). A
+    literal, likewise."""
     measures: ClassVar[tuple[str, ...]] = ()
     """What `judge` and `summarise` measure, beside `loss`, which every objective has. A literal, likewise."""
     lowest: ClassVar[tuple[str, ...]] = ()

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, model_validator
 
 from sparring.components import modules
-from sparring.components.config import UserError
-from sparring.components.functions import FunctionRef, calls
+from sparring.components.config import UserError, listing
+from sparring.components.functions import FunctionRef, decorated, names
+from sparring.components.needs import Needs, needs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 
 Duplicates = Literal["mask", "count"]
-NAMED_BY = {"teacher": ("teacher", "taught"), "others": ("others", "joined")}
-"""How losses name the parts of scores that not all views have."""
-BLOCKS = ("query-query", "document-query", "document-document", "document-candidate", "document-mined")
-"""The names of `Scores.others`."""
+READ_AS = {"teacher": ("teacher", "taught"), "blocks": ("others", "joined")}
+"""The attributes of `Scores` by which a loss reads what it must declare."""
 
 
 class LossTerm(FunctionRef):
@@ -56,29 +54,32 @@ class LossTerm(FunctionRef):
     dimension_weights: list[float] | None = Field(None, exclude_if=lambda weights: weights is None)
     """Factor of the loss for each of `dimensions`; null for 1 each, as in the paper."""
 
-    def needs(self, part: Literal["teacher", "others"]) -> bool:
-        """Tell whether the loss, with its options, fails on scores without this part and works on whole ones.
+    @property
+    def needs(self) -> Needs:
+        """What the loss declares that it reads."""
+        return Needs(**decorated(self.function, needs.__name__))
 
-        One of our losses is run only if its source names the part: planning imports torch for no other.
-        """
-        if modules.is_ours(self.function) and not any(calls(self.function, name) for name in NAMED_BY[part]):
-            return False
-        import torch
+    @property
+    def needs_blocks(self) -> bool:
+        """Whether the loss, with its options, fails without scores among queries or documents."""
+        blocks = self.needs.blocks
+        return blocks if isinstance(blocks, bool) else any(self.options[name] for name in blocks)
 
-        from sparring.components.scores import Block, Scores
-
-        scores, target = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-        where = torch.ones(2, 2, dtype=torch.bool)
-        whole = Scores(scores, target, where, scores, others=dict.fromkeys(BLOCKS, Block(scores, where)))
-        without = replace(whole, teacher=None) if part == "teacher" else replace(whole, others={})
-        return self._works(whole) and not self._works(without)
-
-    def _works(self, scores: Scores) -> bool:
-        try:
-            self.resolve()(scores, **self.options)
-        except Exception:  # a loss may fail in any way; the training says how
-            return False
-        return True
+    @model_validator(mode="after")
+    def _declares_what_it_reads(self) -> Self:
+        declared = decorated(self.function, needs.__name__)
+        if unknown := declared.keys() - set(Needs._fields):
+            raise ValueError(f"{self.function}: @needs({listing(unknown)}=...); accepted: {listing(Needs._fields)}")
+        if isinstance(blocks := declared.get("blocks", False), tuple) and not set(blocks) <= self.options.keys():
+            raise ValueError(f"{self.function}: @needs(blocks={blocks!r}); accepted: True, or names of its options")
+        for part, attributes in READ_AS.items():
+            if part not in declared and names(self.function, *attributes):
+                raise ValueError(
+                    f"{self.function} reads `scores.{attributes[0]}` and does not declare it. Write "
+                    f"`@needs({part}=True)` above it, or `{part}=False` if it can do without "
+                    "(`from sparring.components.needs import needs`)."
+                )
+        return self
 
     @model_validator(mode="after")
     def _weighs_its_dimensions(self) -> Self:
@@ -151,6 +152,19 @@ def _names(name: str) -> Iterator[str]:
     """`name`, `name 2`, `name 3` ...: a loss may occur more than once, with other options."""
     yield name
     yield from (f"{name} {number}" for number in itertools.count(2))
+
+
+def losses_for(kind: str) -> list[str]:
+    """Our losses that read scores of a kind, by their dotted paths."""
+    folder = Path(__file__).parents[1] / "losses"
+    paths = [
+        f"components.losses.{file.stem}.{node.name}"
+        for file in sorted(folder.glob("*.py"))
+        for node in modules.syntax(file).body
+        if isinstance(node, ast.FunctionDef) and [one.arg for one in node.args.args] == ["scores"]
+        and not node.name.startswith("_")
+    ]  # fmt: skip
+    return [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
 
 
 def objective_module(name: str) -> str:

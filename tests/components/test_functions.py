@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparring.components.config import Config, UserError, parse
-from sparring.components.functions import FunctionRef, calls, keyword_options
+from sparring.components.functions import FunctionRef, keyword_options, names
 from sparring.components.training.terms import LossTerm
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -125,4 +125,4 @@ def test_a_terms_name_says_what_it_looks_over() -> None:
     ],
 )
 def test_a_loss_that_needs_a_teacher_is_told_by_its_source(loss: str, taught: bool) -> None:
-    assert calls(f"components.losses.{loss}", "taught") is taught
+    assert names(f"components.losses.{loss}", "taught") is taught

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from sparring.components.config import UserError, parse
-from sparring.components.scores import Scores
-from sparring.components.training.terms import LossTerm, declared, evaluate
+from sparring.components.needs import CANDIDATES, Needs
+from sparring.components.scores import Block, Scores
+from sparring.components.training.terms import LossTerm, declared, evaluate, losses_for
 
 LOSSES = """
+from sparring.components.needs import needs
+
 def mean(scores):
     return scores.student.mean()
 
@@ -41,26 +47,42 @@ def columns(scores):
 def wrong(scores):
     return scores.student @ scores.student
 
+@needs(teacher=True)
 def reads_teacher(scores):
     return (scores.student * scores.teacher).sum(1)
 
-def asks_teacher(scores):
-    if scores.teacher is None:
-        raise ValueError("no teacher")
-    return scores.student.sum(1)
-
-def by_helper(scores):
-    import own_helper
-    return own_helper.taught(scores)
-
+@needs(teacher=False)
 def may_do_without(scores):
     return scores.student.sum(1) if scores.teacher is None else scores.teacher.sum(1)
 
-def reads_block(scores):
-    return scores.others["query-query"].scores.sum(1)
-
+@needs(blocks=True, teacher=True)
 def reads_both(scores):
     return scores.others["document-mined"].scores.sum(1) + reads_teacher(scores)
+
+def undeclared(scores):
+    return scores.student.sum(1) - scores.teacher.sum(1)
+
+def by_another(scores):
+    return reads_teacher(scores)
+
+def undeclared_block(scores):
+    return scores.others["query-query"].scores.sum(1)
+
+@needs(teacher=bool(1))
+def computed(scores):
+    return scores.taught("computed").sum(1)
+
+@needs(blocks=("back",))
+def by_no_option(scores):
+    return scores.student.sum(1)
+"""
+
+MISSPELT = """
+from sparring.components.needs import needs
+
+@needs(taecher=True)
+def loss(scores):
+    return scores.student.sum(1)
 """
 
 
@@ -69,7 +91,7 @@ def own_losses(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A module of a user's own."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_losses.py").write_text(LOSSES)
-    (folder / "own_helper.py").write_text("def taught(scores):\n    return getattr(scores, 'teacher').sum(1)\n")
+    (folder / "own_misspelt.py").write_text(MISSPELT)
     sys.path.append(str(folder))
 
 
@@ -151,29 +173,54 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
 
 
 @pytest.mark.parametrize(
-    ("loss", "teacher", "others"),
+    ("loss", "needs", "options", "blocks"),
     [
-        ("components.losses.listwise.cross_entropy", False, False),
-        ("components.losses.listwise.kl", True, False),
-        ("components.losses.listwise.symmetric_kl", True, False),
-        ("components.losses.adversarial.released", True, False),
-        ("components.losses.in_batch.both_directions", False, True),
-        ("components.losses.in_batch.hardness_weighted", False, False),
-        ("components.losses.same_tower.samtone", False, True),
-        ("own_losses.reads_teacher", True, False),
-        ("own_losses.asks_teacher", True, False),
-        ("own_losses.by_helper", True, False),
-        ("own_losses.may_do_without", False, False),
-        ("own_losses.reads_block", False, True),
-        ("own_losses.reads_both", True, True),
-        ("own_losses.wrong", False, False),  # it never works: the training says why
+        ("components.losses.listwise.cross_entropy", Needs(), {}, False),
+        ("components.losses.listwise.kl", Needs(teacher=True), {}, False),
+        ("components.losses.likelihood.negative_log_likelihood", Needs(of="tokens"), {}, False),
+        ("components.losses.in_batch.both_directions", Needs(blocks=True), {}, True),
+        ("components.losses.in_batch.hardness_weighted", Needs(blocks=("both_directions",)), {}, False),
+        ("components.losses.in_batch.hardness_weighted", Needs(blocks=("both_directions",)),
+         {"both_directions": True}, True),
+        ("own_losses.reads_both", Needs(teacher=True, blocks=True), {}, True),
+        ("own_losses.may_do_without", Needs(), {}, False),
+    ],
+)  # fmt: skip
+def test_a_loss_declares_what_it_needs(loss: str, needs: Needs, options: dict[str, Any], blocks: bool) -> None:
+    term = LossTerm(function=loss, options=options)
+    assert (term.needs, term.needs_blocks) == (needs, blocks)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        ("own_losses.undeclared", r"own_losses\.undeclared reads `scores\.teacher` and does not declare it"),
+        ("own_losses.by_another", r"own_losses\.by_another reads `scores\.teacher` and does not declare it"),
+        (
+            "own_losses.undeclared_block",
+            r"`scores\.others` and does not declare it\. Write `@needs\(blocks=True\)`",
+        ),
+        ("own_misspelt.loss", r"@needs\(taecher=\.\.\.\); accepted: teacher, blocks, of"),
+        ("own_losses.computed", r"own_losses\.computed: @needs\(\.\.\.\) reads literals"),
+        ("own_losses.by_no_option", r"@needs\(blocks=\('back',\)\); accepted: True, or names of its options"),
     ],
 )
-def test_what_a_loss_needs_is_found_by_running_it_without(loss: str, teacher: bool, others: bool) -> None:
+def test_a_wrong_declaration_is_refused(loss: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        parse(LossTerm, {"function": loss}, where="own.yaml")
+
+
+@pytest.mark.parametrize("loss", [path for kind in (CANDIDATES, "tokens", "query ranks") for path in losses_for(kind)])
+def test_our_losses_fail_without_what_they_declare_and_work_with_it(loss: str) -> None:
+    """On scores of two queries: the declarations are true."""
     term = LossTerm(function=loss)
-    assert (term.needs("teacher"), term.needs("others")) == (teacher, others)
-
-
-def test_what_a_loss_needs_depends_on_its_options() -> None:
-    loss = "components.losses.in_batch.hardness_weighted"
-    assert LossTerm(function=loss, over="batch", options={"both_directions": True}).needs("others")
+    student, where = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
+    target = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    blocks = ("query-query", "document-query", "document-document", "document-candidate", "document-mined")
+    whole = Scores(student, target, where, student, others=dict.fromkeys(blocks, Block(student, where)))
+    term.called(whole)
+    for needed, without in (
+        (term.needs.teacher, replace(whole, teacher=None)), (term.needs_blocks, replace(whole, others={}))
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError) if needed else nullcontext():
+            term.called(without)

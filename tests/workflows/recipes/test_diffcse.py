@@ -244,11 +244,11 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("retriever.truncate=8", "retriever.truncate: 8: whole vectors are learnt; accepted: null"),
         (
             "pretrain.train.losses.1={function: components.losses.listwise.cross_entropy, over: discriminator}",
-            "over 'discriminator' the objective diffcse has other scores; accepted: those of components.losses.lik",
+            "reads scores of candidates, and `over: discriminator` of the objective diffcse has scores of tokens. Use",
         ),
         (
             "pretrain.train.losses.0={function: components.losses.likelihood.negative_log_likelihood, over: batch}",
-            "over 'batch' the objective diffcse has other scores; accepted: another",
+            "reads scores of tokens, and `over: batch` of the objective diffcse has scores of candidates. Use",
         ),
         (
             "pretrain.train.losses.0={function: components.losses.in_batch.both_directions, over: batch}",

@@ -68,9 +68,16 @@ def test_what_cannot_be_trained_is_told_before_anything_runs(
 
 
 OWN_LOSS = """
+from sparring.components.needs import needs
+
+@needs(teacher=True)
 def taught(scores):
     return (scores.student - scores.teacher).sum(1)
 
+def undeclared(scores):
+    return (scores.student - scores.teacher).sum(1)
+
+@needs(blocks=True)
 def of_queries(scores):
     return scores.others["query-query"].scores.sum(1)
 """
@@ -117,6 +124,17 @@ def test_a_loss_whose_scores_no_step_makes_is_refused_with_the_plan(
     """Such a plan once looked right, and its training failed after all that came before it."""
     with pytest.raises(UserError, match=re.escape(says) + "$"):
         read(tmp_path, tree, change)
+
+
+@pytest.mark.usefixtures("own_losses")
+@pytest.mark.parametrize("tree", [tiny.dpr(BEIR, ENCODER), tiny.ar2(BEIR, ENCODER)], ids=["dpr", "ar2"])
+def test_a_loss_must_declare_a_teacher_that_it_reads(tmp_path: Path, tree: dict[str, Any]) -> None:
+    """In every recipe: the same loss is not right in one and wrong in another."""
+    place = "train" if tree["recipe"] == "dpr" else "retriever.game.train"
+    with pytest.raises(
+        UserError, match=r"undeclared reads `scores\.teacher` and does not declare it\. Write `@needs\("
+    ):
+        read(tmp_path, tree, f"{place}.losses={own('undeclared')}")
 
 
 @pytest.mark.usefixtures("own_losses")
