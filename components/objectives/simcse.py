@@ -74,7 +74,7 @@ class SimCSE(DocumentObjective):
     """
 
     views: ClassVar[tuple[str, ...]] = ("batch", "masked")
-    loss_modules: ClassVar[dict[str, str]] = {"masked": "likelihood"}
+    scores_of: ClassVar[dict[str, str]] = {"masked": "tokens"}
     measures: ClassVar[tuple[str, ...]] = ("Spearman",)
     reads: ClassVar[float] = 2.0
 

@@ -159,7 +159,7 @@ def check_training(
         if there is not None and term.needs.of != there:
             raise ValueError(
                 f"{label}: losses: {term.function} reads scores of {term.needs.of}, and `over: {term.over}` of the "
-                f"objective {objective} has scores of {there}. Use a loss for these: {listing(losses_for(there))}."
+                f"objective {objective} has scores of {there}. Use a loss for these, such as {losses_for(there)[0]}."
             )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "

@@ -155,7 +155,7 @@ def _names(name: str) -> Iterator[str]:
 
 
 def losses_for(kind: str) -> list[str]:
-    """Our losses that read scores of a kind, by their dotted paths."""
+    """Our losses that read scores of a kind, by their dotted paths, the usual one first."""
     folder = Path(__file__).parents[1] / "losses"
     paths = [
         f"components.losses.{file.stem}.{node.name}"
@@ -164,7 +164,8 @@ def losses_for(kind: str) -> list[str]:
         if isinstance(node, ast.FunctionDef) and [one.arg for one in node.args.args] == ["scores"]
         and not node.name.startswith("_")
     ]  # fmt: skip
-    return [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
+    fit = [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
+    return sorted(fit, key=lambda path: path != "components.losses.listwise.cross_entropy")
 
 
 def objective_module(name: str) -> str:
