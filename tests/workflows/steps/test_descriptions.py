@@ -82,7 +82,7 @@ def test_every_step_of_our_recipes_has_a_phase() -> None:
             "start vectors": "untrained", "bm25 ranking (dev)": "untrained", "warm retriever": "warm-up",
             "warm ranker over warm retriever measures": "warm-up", "retriever 1": "round 1", "ranker 1": "round 1",
             "retriever 1 measures": "round 1", "BM25 + retriever 1, interpolated (test)": "evaluation",
-            "BM25 + start model, reciprocal (dev)": "evaluation", "selection": "evaluation", "results": "evaluation",
+            "BM25 + start model, reciprocal weights": "untrained", "selection": "evaluation", "results": "evaluation",
         }),
         ("ar2/docstrings.yaml", {"control ance 1": "controls", "retriever 1": "round 1"}),
         ("ar2/ablations.yaml", {"AR2: retriever 2 (seed 2)": "round 2", "warm retriever (seed 1)": "warm-up"}),
