@@ -96,10 +96,10 @@ class Reader(nn.Module):
 
     def log_likelihoods(self, passages: PassageStates, answers: Batch) -> Tensor:
         """(N, T) fp32 log-probability of each token of the answers given the tokens before it, 0 at padding."""
-        labels = answers.ids.masked_fill(answers.mask == 0, -100)
+        first = answers.ids.new_full((len(answers.ids), 1), self.model.config.decoder_start_token_id)
         out = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=passages.states), attention_mask=passages.mask,
-            labels=labels,
+            decoder_input_ids=torch.cat([first, answers.ids[:, :-1]], 1),
         )  # fmt: skip
         chosen = out.logits.float().log_softmax(-1).gather(-1, answers.ids.unsqueeze(-1)).squeeze(-1)
         return chosen.masked_fill(answers.mask == 0, 0.0)

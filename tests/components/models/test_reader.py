@@ -142,6 +142,31 @@ def test_neither_the_order_of_passages_nor_pieces_nor_neighbours_make_a_differen
     assert said(QUESTIONS[::-1], 40)[::-1] == texts
 
 
+def test_an_encoder_makes_a_reader(data: Path, encoder: Path, tmp_path: Path) -> None:
+    """Its weights begin both sides. It learns to write an answer, and writes it, without a warning."""
+    config = ReaderConfig(model=str(encoder), passage_tokens=40, template="fid", dropout=0.0)
+    start = toy.started(tmp_path / "start", config)
+    (tmp_path / "tokens").mkdir()
+    tokenize(tmp_path / "tokens", toy.INLINE, data=data, model=start, config=TemplatedConfig(template="fid"))
+    reader = Reader.load(start / "model")
+    readings = ReaderInputs(reader, tmp_path / "tokens", start / "model")
+    pairs, wanted = np.array([[0, 3], [0, 9]]), toy.WORDS[0]
+    encoded = reader.tokenizer([wanted], return_tensors="pt")
+    answers = Batch(encoded["input_ids"], encoded["attention_mask"])
+    optimizer = torch.optim.AdamW(reader.parameters(), 0.01)
+    losses = []
+    for _ in range(40):
+        states = reader.encode_passages(readings.batch(pairs), torch.tensor([2]), tokens=1_000)
+        loss = -reader.log_likelihoods(states, answers).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+    said = answer_questions(reader.eval(), readings, [pairs], new_tokens=12, batch_tokens=1_000, device="cpu")
+    assert said == [wanted]
+
+
 def test_it_loads_again(made: Any, tmp_path: Path) -> None:
     start, reader, _ = made
     reader.save(tmp_path / "again", start / "model")
