@@ -30,9 +30,13 @@ Weight = Literal["linear", "exp", "expm1"]
 class NeighboursConfig(Config):
     """How similar two elements of a ranking context are.
 
-    The defaults are the paper's definitions and its values for TAS-B on MS MARCO (Table 5). The public code has
-    `extension: released` and `row_sums: one`, and if its weights are not linear, `weight: expm1` with
-    `sharpness: 2.4`. It allows negative weights; here they are 0.
+    The defaults are the paper's definitions and its values for TAS-B on MS MARCO (Table 5), except for the mixture.
+    The paper mixes inner products of about 100, as they are, with `mix: 0.451`. On vectors of another length those
+    numbers do something else, so the defaults mix inner products in the range from 0 to 1. `geometric: none` with
+    `mix: 0.451` is the paper's mixture.
+
+    The public code has `extension: released` and `row_sums: one`, and if its weights are not linear, `weight: expm1`
+    with `sharpness: 2.4`. It allows negative weights; here they are 0.
     """
 
     k: int = Field(21, ge=1)
@@ -43,13 +47,14 @@ class NeighboursConfig(Config):
     tau: float = Field(0.0, ge=0, le=1)
     """Extension of the neighbour set (Eq. 5): where most of a neighbour's own tau k reciprocal neighbours are
     neighbours already, the rest of them become neighbours too. tau k is rounded; 0 switches it off."""
-    mix: float = Field(0.451, ge=0, le=1)
+    mix: float = Field(0.9, ge=0, le=1)
     """Weight of the geometric similarity, the paper's lambda (Eq. 1): 1 uses the inner product alone, 0 the neighbours
     alone."""
-    geometric: Normalise = "none"
-    """How a query's inner products are normalised before they are mixed. `none`, as in the paper: inner products of
-    about 100 leave neighbours to decide between nearly equal candidates only. `max-min`: from 0 to 1, the range of the
-    Jaccard similarity (Eq. 13). `std`: from 0, in standard deviations (Eq. 14)."""
+    geometric: Normalise = "max-min"
+    """How a query's inner products are normalised before they are mixed. `max-min`: from 0 to 1, the range of the
+    Jaccard similarity (Eq. 13), so that `mix` means the same whatever the length of the vectors. `std`: from 0, in
+    standard deviations (Eq. 14). `none`: not at all, as in the paper. Inner products of about 100 then leave only
+    nearly equal candidates to the neighbours, and cosines leave them most of the order."""
     weight: Weight = "linear"
     """Weight of a neighbour with inner product s (Eq. 7). `linear`: s. `exp`: `e^(p s)`. `expm1`: `e^(p s) - 1`. With
     `linear` and `expm1` a neighbour with a negative inner product weighs 0."""
@@ -79,7 +84,7 @@ def scores(queries: Tensor, documents: Tensor, config: NeighboursConfig, mask: T
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0], [0.5, 1.0], [0.5, -1.0]]])
     >>> scores(query, documents, NeighboursConfig(k=2, k_exp=1, mix=0.5))
-    tensor([[0.7500, 0.4853, 0.3833]])
+    tensor([[0.7500, 0.2353, 0.1333]])
     """
     products = inner_products(queries, documents)
     mask = element_mask(products, mask)
@@ -209,7 +214,7 @@ def similarity(
     >>> import torch
     >>> products, weights = torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]), torch.tensor([[[1.0, 1.0], [0.0, 1.0]]])
     >>> mask, query = torch.tensor([[True, True]]), torch.tensor([0])
-    >>> similarity(products, weights, query, mask, NeighboursConfig(mix=1.0)).item()  # the inner product
+    >>> similarity(products, weights, query, mask, NeighboursConfig(mix=1.0, geometric="none")).item()
     0.25
     >>> similarity(products, weights, query, mask, NeighboursConfig(mix=0.0)).item()  # the Jaccard similarity
     0.5

@@ -141,7 +141,7 @@ def list_scores(
     12
     >>> vectors = QueryVectors(folder), DocumentVectors(folder)
     >>> lists = Lists(np.array([0, 1]), np.array([1, 2, 0, 2]), np.array([0, 2, 4]))  # two documents for each query
-    >>> list_scores(*vectors, lists, NeighboursConfig(mix=1.0), "cpu")
+    >>> list_scores(*vectors, lists, NeighboursConfig(mix=1.0, geometric="none"), "cpu")
     array([[2., 3.],
            [1., 3.]], dtype=float32)
     """

@@ -88,7 +88,7 @@ def evidence(
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
-    >>> evidence(query, documents, truth, mask, NeighboursConfig(mix=1.0))
+    >>> evidence(query, documents, truth, mask, NeighboursConfig(mix=1.0, geometric="none"))
     tensor([[1.0000, 0.8000, 0.0000]])
     """
     products = reciprocal.inner_products(queries, documents)

@@ -47,8 +47,8 @@ class Neighbours(NeighboursRerankConfig):
 
     tau: float = Field(0.0, ge=0, le=0)
     """No extension of the neighbour set."""
-    geometric: Literal["none"] = "none"
-    """Inner products are mixed as they are."""
+    geometric: Literal["max-min", "none"] = "max-min"
+    """Inner products are mixed in the range from 0 to 1, or as they are."""
     weight: Literal["linear"] = "linear"
     """A neighbour's weight is its inner product."""
     row_sums: Literal["free"] = "free"

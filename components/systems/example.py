@@ -6,7 +6,7 @@ The program has the lines of the stages that the system has; all numbers it read
 from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.retrieval import lucene
 from sparring.components.retrieval.interpolation import NOISE
-from sparring.components.systems.config import DOCUMENTS, SYSTEM, Fused, Lexical, SystemConfig
+from sparring.components.systems.config import DOCUMENTS, SYSTEM, Dense, Fused, Lexical, SystemConfig
 
 EXAMPLE = "example.py"
 
@@ -82,8 +82,13 @@ weights = np.where(nearest(by["k"]) & nearest(by["k"]).T, products.clip(0), 0)
 # Each gets the mean weights of its nearest. A document is similar to the query if they have the same neighbours.
 weights = nearest(by["k_exp"] - 1) @ weights / nearest(by["k_exp"] - 1).sum(1, keepdims=True)
 shared, total = np.minimum(weights[0], weights).sum(1), weights.sum(1)
-similar = by["mix"] * products[0] + (1 - by["mix"]) * shared / np.maximum(total[0] + total - shared, 1e-30)
-ranked[: len(similar) - 1] = [id for _, id in sorted(zip(-similar[1:], ranked))]
+alike, own = shared / np.maximum(total[0] + total - shared, 1e-30), products[0, 1:]
+IN_RANGE\
+similar = by["mix"] * own + (1 - by["mix"]) * alike[1:]
+ranked[: len(own)] = [id for _, id in sorted(zip(-similar, ranked))]
+"""
+IN_RANGE = """\
+own = (own - min(own, default=0)) / (max(own, default=0) - min(own, default=0) or 1)  # from 0 to 1
 """
 TOTAL = """
 # A document that BM25's list lacks has 0 there; one that the retriever's lacks has that list's lowest score.
@@ -144,7 +149,7 @@ def example(config: SystemConfig) -> str:
     parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
     parts += [_words(lexical)] if lexical is not None else []
     by_neighbours = dense is not None and dense.neighbours is not None
-    near = NEIGHBOURS.replace("ROUNDING", str(ROUNDING)) if by_neighbours else NEAR
+    near = _near(dense) if dense is not None else ""
     if dense is not None and dense.dimensions is not None:
         near = near.replace("encode_query([query])", CUT)
     parts += [RETRIEVER, near] if dense is not None else []
@@ -157,6 +162,14 @@ def example(config: SystemConfig) -> str:
     if ranker is not None:
         parts += [JUDGED, RERANKED if weights is None else WEIGHTED.replace("LISTS", _both(lists))]
     return "".join([*parts, PRINTED])
+
+
+def _near(config: Dense) -> str:
+    """The retriever's list, reranked by neighbours where the system does that."""
+    if config.neighbours is None:
+        return NEAR
+    in_range = IN_RANGE if config.neighbours.geometric == "max-min" else ""
+    return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range)
 
 
 def _both(lists: list[str]) -> str:

@@ -221,7 +221,8 @@ class Training:
         """Figures 2 and 11 to 13, of the last round."""
         config = self.config
         assert config.pictures is not None
-        similarity = config.smooth.similarity if config.smooth is not None else NeighboursConfig(mix=1.0)
+        inner_product = NeighboursConfig(mix=1.0, geometric="none")
+        similarity = config.smooth.similarity if config.smooth is not None else inner_product
         self.figures.append(
             step(
                 self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors,
