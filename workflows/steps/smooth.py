@@ -27,6 +27,7 @@ from sparring.components.data.vectors import DocumentVectors, Lists, QueryVector
 from sparring.components.files import remove, replacing, save_array, write_array
 from sparring.components.neighbours.reciprocal import contexts_per_batch
 from sparring.components.neighbours.smoothing import SmoothingConfig
+from sparring.components.rng import keyed_sample
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
@@ -44,6 +45,9 @@ class ContextConfig(Config):
     """Candidates of a query in all: its relevant documents, then the first others of the ranking."""
     queries: int | None = Field(None, ge=1)
     """A sample of so many of the split's queries; null for all."""
+    labelled: int | None = Field(None, ge=1, exclude_if=lambda labelled: labelled is None)
+    """Number of relevant documents that a query is labelled with, drawn at random. Its other relevant documents may
+    stand among its candidates with target 0, as in a sparsely judged collection. If null, all are labelled."""
 
 
 class SmoothConfig(SmoothingConfig):
@@ -80,7 +84,7 @@ def contexts(
 
     The relevant documents come first, then the others as they are ranked. Repeated texts are left out, and so are
     documents that are relevant to another query with the same text, a query's own document, and queries without a
-    relevant document or a ranking.
+    relevant document or a ranking. With `labelled`, the relevant documents are those that were drawn.
     """
     document_ids = ids_of(data / "documents.parquet", "doc_id")
     query_ids, same = ids_of(data / "queries.parquet", "query_id"), np.load(tokens / "documents.same.npy")
@@ -106,8 +110,11 @@ def contexts(
             for query in some:
                 if query not in relevant or query not in ranked:
                     continue
-                known = relevant[query]
-                others = ranked[query][~np.isin(same[ranked[query]], same[no_negatives[query]])]
+                known, barred = relevant[query], no_negatives[query]
+                if config.labelled is not None:
+                    known = _labelled(known, document_ids, config.labelled, query_ids[query].as_py())
+                    barred = np.union1d(np.setdiff1d(barred, relevant[query]), known)
+                others = ranked[query][~np.isin(same[ranked[query]], same[barred])]
                 documents = np.concatenate([known, others])
                 first = np.sort(np.unique(same[documents], return_index=True)[1])
                 chosen = first[: max(config.size, int((first < len(known)).sum()))]
@@ -125,6 +132,13 @@ def contexts(
         if not groups:
             raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
     return {"groups": groups, "of": len(wanted), "candidates": candidates}
+
+
+def _labelled(relevant: np.ndarray, document_ids: pa.Array, count: int, query_id: str) -> np.ndarray:
+    """So many of the rows of a query's relevant documents, drawn by their ids."""
+    ids = document_ids.take(pa.array(relevant)).to_pylist()
+    drawn = keyed_sample(ids, count, "labelled", query_id)
+    return relevant[np.array([one in drawn for one in ids])]
 
 
 def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dict[int, np.ndarray]:

@@ -258,3 +258,21 @@ def test_a_context_is_smoothed_as_it_is(
     assert summary["labelled"] == summary["groups"]
     assert 0 < summary["ground_truth"] < 1
     assert summary["with_a_share"] <= 4
+
+
+def test_a_relevant_document_that_is_not_labelled_is_a_candidate_like_others(
+    tmp_path: Path, data: Path, tokens: Path, ranking: Path
+) -> None:
+    """Each query has two relevant documents, of which it finds the second."""
+    contexts(
+        tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="test",
+        config=ContextConfig(size=6, labelled=1),
+    )  # fmt: skip
+    groups, first = Groups(tmp_path / "groups.parquet", data), set()
+    for i, query in enumerate(range(0, 24, 6)):
+        documents, own, found = groups[i].documents.tolist(), query, (query + 9) % 40
+        assert groups[i].targets.tolist() == [1.0, 0, 0, 0, 0, 0]
+        assert documents[0] in (own, found)
+        assert (found in documents[1:]) == (documents[0] == own)
+        first.add(documents[0] == own)
+    assert first == {True, False}
