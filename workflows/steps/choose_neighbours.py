@@ -33,7 +33,8 @@ Trial = dict[str, Any]
 
 
 class TrialsConfig(Config):
-    """Which numbers are tried, and by how many queries. The ranges are those that the paper's code searches."""
+    """Which numbers are tried, and by how many queries. The ranges are those that the paper's code searches, except for
+    the mixture. That code searches `mix` from 0.001 on, for inner products of about 100 that are mixed as they are."""
 
     folds: int = Field(5, ge=2)
     """Of a cross-validation."""
@@ -51,11 +52,11 @@ class TrialsConfig(Config):
     """At most k is taken."""
     tau: tuple[float, float] = (0.0, 0.8)
     """In every second trial; 0 in the others."""
-    mix: tuple[float, float] = (0.001, 1.0)
+    mix: tuple[float, float] = (0.3, 1.0)
     """On a logarithmic scale."""
     weight: list[Weight] = Field(["linear"], min_length=1)
     """One of these."""
-    geometric: list[Normalise] = Field(["none"], min_length=1)
+    geometric: list[Normalise] = Field(["max-min"], min_length=1)
     """One of these."""
 
     @model_validator(mode="after")

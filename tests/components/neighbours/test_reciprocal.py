@@ -24,7 +24,8 @@ from sparring.components.neighbours.reciprocal import (
 )
 from tests.support import plain_neighbours as plain
 
-PAPER = NeighboursConfig(k=4, k_exp=3)
+PAPER: dict[str, Any] = {"mix": 0.451, "geometric": "none"}
+"""The paper's mixture (Table 5)."""
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"k": 1, "k_exp": 1},
@@ -47,7 +48,7 @@ EACH = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def config(**options: Any) -> NeighboursConfig:
-    return NeighboursConfig(**{"k": 4, "k_exp": 3, **options})
+    return NeighboursConfig(**{"k": 4, "k_exp": 3, **PAPER, **options})
 
 
 def contexts(count: int, candidates: int, *, seed: int = 0, low: int = -3, high: int = 4) -> tuple[Tensor, Tensor]:
@@ -259,6 +260,25 @@ def test_mix_1_keeps_the_order_and_mix_0_sees_only_neighbours() -> None:
     found = scores(queries, documents, config(mix=0.0))
     torch.testing.assert_close(scores(3 * queries, 3 * documents, config(mix=0.0)), found)
     assert (found <= 1).all()
+
+
+def test_the_default_is_the_same_for_vectors_of_any_length() -> None:
+    """The paper's mixture is not: on long vectors neighbours have no say, and on short ones the inner product has none."""
+    draw = torch.Generator().manual_seed(2)
+    queries, documents = torch.randn(20, 8, generator=draw), torch.randn(20, 30, 8, generator=draw)
+    default, paper = NeighboursConfig(k=8), NeighboursConfig(k=8, **PAPER)
+    wanted = scores(queries, documents, default)
+    for length in (0.01, 100.0):
+        torch.testing.assert_close(scores(length * queries, length * documents, default), wanted, rtol=1e-4, atol=1e-4)
+
+    def order(length: float, mix: float) -> list[list[int]]:
+        config = paper.model_copy(update={"mix": mix})
+        return scores(length * queries, length * documents, config).argsort(-1, descending=True).tolist()
+
+    assert order(100.0, 0.451) == order(100.0, 1.0)
+    assert order(1.0, 0.451) != order(1.0, 1.0)
+    alone = scores(queries, documents, paper.model_copy(update={"mix": 0.0}))
+    torch.testing.assert_close(scores(0.001 * queries, 0.001 * documents, paper), 0.549 * alone, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
