@@ -71,7 +71,7 @@ def targets(
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
     >>> targets(query, documents, truth, mask, SmoothingConfig())
-    tensor([[0.5050, 0.3462, 0.1488]])
+    tensor([[0.5118, 0.3373, 0.1508]])
     """
     if config.labels == "query":
         relevance = reciprocal.scores(queries, documents, config.similarity, mask)
