@@ -263,7 +263,7 @@ def test_mix_1_keeps_the_order_and_mix_0_sees_only_neighbours() -> None:
 
 
 def test_the_default_is_the_same_for_vectors_of_any_length() -> None:
-    """The paper's mixture is not: on long vectors neighbours have no say, and on short ones the inner product has none."""
+    """The paper's mixture is not: neighbours have no say on long vectors, and all of it on short ones."""
     draw = torch.Generator().manual_seed(2)
     queries, documents = torch.randn(20, 8, generator=draw), torch.randn(20, 30, 8, generator=draw)
     default, paper = NeighboursConfig(k=8), NeighboursConfig(k=8, **PAPER)
