@@ -52,7 +52,7 @@ class TrialsConfig(Config):
     """At most k is taken."""
     tau: tuple[float, float] = (0.0, 0.8)
     """In every second trial; 0 in the others."""
-    mix: tuple[float, float] = (0.3, 1.0)
+    mix: tuple[float, float] = (0.1, 1.0)
     """On a logarithmic scale."""
     weight: list[Weight] = Field(["linear"], min_length=1)
     """One of these."""

@@ -165,7 +165,7 @@ def test_a_trial_is_its_number_and_stays_in_its_ranges() -> None:
         assert 3 <= trial["k"] <= 30
         assert 1 <= trial["k_exp"] <= min(20, trial["k"])
         assert 0 <= trial["tau"] <= 0.8
-        assert 0.3 <= trial["mix"] <= 1
+        assert 0.1 <= trial["mix"] <= 1
         assert trial["geometric"] == "max-min"
     assert {trial["weight"] for trial in many.drawn()} == {"linear", "expm1"}
     assert many.model_copy(update={"seed": 1}).drawn()[1:] != many.drawn()[1:]
