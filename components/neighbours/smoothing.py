@@ -24,8 +24,8 @@ class SmoothingConfig(Config):
     """How similarities to the ground truth become a target distribution. The defaults are the paper's for TAS-B, in the
     order of Algorithm 1.
 
-    The public code has `order: truncate first` and `least: 0.1`. The paper's `boost` and `n_max` were tuned with it, and
-    it leaves the ground truth about twice the share. It also drops candidates whose similarity is below 0.1 before it
+    The public code has `order: truncate first` and `least: 0.1`, with which the paper's `boost` and `n_max` were tuned.
+    It leaves the ground truth about twice the share. It also drops candidates whose similarity is below 0.1 before it
     starts, and its limits may drop ground truth, which here always keeps a share.
     """
 
