@@ -16,6 +16,7 @@ from sparring.components.config import UserError
 from sparring.components.data.groups import Groups
 from sparring.components.data.tables import GROUPS, check
 from sparring.components.neighbours.smoothing import targets
+from sparring.components.rng import keyed_sample
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.steps import smooth as step
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
@@ -268,11 +269,9 @@ def test_a_relevant_document_that_is_not_labelled_is_a_candidate_like_others(
         tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="test",
         config=ContextConfig(size=6, labelled=1),
     )  # fmt: skip
-    groups, first = Groups(tmp_path / "groups.parquet", data), set()
+    groups = Groups(tmp_path / "groups.parquet", data)
     for i, query in enumerate(range(0, 24, 6)):
-        documents, own, found = groups[i].documents.tolist(), query, (query + 9) % 40
+        documents, (own, found) = groups[i].documents.tolist(), (query, (query + 9) % 40)
         assert groups[i].targets.tolist() == [1.0, 0, 0, 0, 0, 0]
-        assert documents[0] in (own, found)
-        assert (found in documents[1:]) == (documents[0] == own)
-        first.add(documents[0] == own)
-    assert first == {True, False}
+        assert {f"d{documents[0]}"} == keyed_sample([f"d{own}", f"d{found}"], 1, "labelled", f"q{query}")
+        assert documents.count(found) == 1
