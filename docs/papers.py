@@ -124,9 +124,9 @@ data and GPUs were not at hand. `sparring convert` makes a start model of a chec
 
 Most have a small twin: the same rows from small data, a small model and a few updates. It tries the experiment out, and
 says nothing of the paper's values. On 2026-11-25 the 95 twins of that day were run to their ends on 2 cores of an AMD
-EPYC without AMX (commits 6860e8b to 1466859): 2,925 steps, which took 1 h 59 min together, on one thread each and beside
-other programs, and 40 GB. Most twins of AR2, SamToNe, SimLM, DiffCSE and EAR have changed since and were only planned.
-One command for a table, one for all:
+EPYC without AMX (commits 6860e8b to 1466859): 2,925 steps, which took 1 h 59 min together, on one thread each and
+beside other programs, and 40 GB. Most twins of AR2, SamToNe, SimLM, DiffCSE and EAR have changed since and were only
+planned. One command for a table, one for all:
 
 ```
 sparring run configs/papers/ar2/table2-nq.yaml --set scale=small

@@ -24,9 +24,9 @@ class SmoothingConfig(Config):
     """How similarities to the ground truth become a target distribution. The defaults are the paper's for TAS-B, in the
     order of Algorithm 1.
 
-    The public code has `order: truncate first` and `least: 0.1`. The paper's `boost` and `n_max` were tuned with these,
-    which leave the ground truth about twice the share. The public code also drops candidates whose similarity is below
-    0.1 before it starts, and its limits may drop ground truth, which here always keeps a share.
+    The public code has `order: truncate first` and `least: 0.1`, with which the paper's `boost` and `n_max` were tuned.
+    It leaves the ground truth about twice the share. It also drops candidates whose similarity is below 0.1 before it
+    starts, and its limits may drop ground truth, which here always keeps a share.
     """
 
     labels: Literal["evidence", "query", "uniform"] = "evidence"
@@ -73,7 +73,7 @@ def targets(
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
     >>> targets(query, documents, truth, mask, SmoothingConfig())
-    tensor([[0.5118, 0.3373, 0.1508]])
+    tensor([[0.5096, 0.3403, 0.1501]])
     """
     if config.labels == "query":
         relevance = reciprocal.scores(queries, documents, config.similarity, mask)
