@@ -20,6 +20,7 @@ import pytest
 from sparring.components.evaluation.averages import AVERAGE
 from sparring.components.yaml_files import read_based, yaml_text
 from sparring.workflows.stages import experiments
+from sparring.workflows.stages.expected import Expected, ExpectedMeasure
 from sparring.workflows.store.dag import graph
 from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
@@ -117,7 +118,7 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
     assert experiment.expected is not None
     systems = experiment.outcome.systems
     places = {one.collection for one in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
-    for column in experiment.expected.of:
+    for column in measured(experiment.expected):
         assert column.collection in places
         assert column.values.keys() <= {one.name for one in systems}
 
@@ -127,11 +128,16 @@ def test_a_small_twin_has_the_rows_of_its_table_and_none_of_its_files(config: Pa
     """All systems of the paper's values, on other data."""
     small = experiments.read(config, [AT_SMALL_SCALE], tmp_path)
     assert small.expected is not None
-    assert {system for column in small.expected.of for system in column.values} <= {
+    assert {system for column in measured(small.expected) for system in column.values} <= {
         one.name for one in small.outcome.systems
     }
     folders = {file.parts[1] for node in graph(small.wanted) for file in sources(node) if file.parts[0] == "data"}
     assert folders <= {"squad", "cranfield", "scifact", "stsb", "transfer", "wiki-sentences"}
+
+
+def measured(expected: Expected) -> list[ExpectedMeasure]:
+    """The columns of measures. Numbers, such as costs and words, may be of further things: indexes, the questions."""
+    return [column for column in expected.of if (column.unit or expected.unit) != "number"]
 
 
 def sources(node: Any) -> list[Path]:

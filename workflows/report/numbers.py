@@ -6,15 +6,18 @@ from statistics import fmean
 from sparring.components.data.tables import QUERIES, read
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
 from sparring.workflows.report.finished import Finished, Json, shown
+from sparring.workflows.report.sections.costs import SEARCHED
 from sparring.workflows.report.sections.costs import costs as costs_of
 from sparring.workflows.report.sections.entropies import entropies
 from sparring.workflows.report.sections.similarities import by_system
+from sparring.workflows.stages.costs import cost_of, of_ours
 from sparring.workflows.stages.expected import Expected
 from sparring.workflows.stages.results import System, SystemCost
 from sparring.workflows.steps.study import STUDY
 from sparring.workflows.store.store import Store
 
 GB, HOUR = 1e9, 3600.0
+INDEX = "GB of index"
 
 
 def numbers(
@@ -26,8 +29,9 @@ def numbers(
     entropy = (_number(one["system"], one["collection"], "entropy", one["entropy"][0])
                for one in entropies(systems, store))  # fmt: skip
     single = {column.query for column in expected.of if column.query is not None}
-    return [*entropy, *_spaces(systems, store), *_words(steps, store), *_costs(costs, store, rows),
-            *_of_queries(single, systems, store)]  # fmt: skip
+    of_steps = [*_words(steps, store), *_costs(costs, store, rows)]
+    of_systems = [*_spaces(systems, store), *_indexes(systems, store), *_of_queries(single, systems, store)]
+    return [*entropy, *of_steps, *of_systems]
 
 
 def _number(system: str, collection: str | None, measure: str, value: float) -> Json:
@@ -52,11 +56,21 @@ def _words(steps: Finished, store: Store) -> Iterator[Json]:
             yield from (_number(system, one["generator"], "words", value) for system, value in one["words"].items())
 
 
+def _indexes(systems: Sequence[System], store: Store) -> Iterator[Json]:
+    """The size of what each system searches; with several seeds, that of the first."""
+    seen = set()
+    for one in of_ours(systems):
+        searched = cost_of(one).searched
+        if (one.name, one.collection) not in seen and all(map(store.is_done, searched)):
+            seen.add((one.name, one.collection))
+            yield _number(one.name, one.collection, INDEX, sum(store.sizes(searched, *SEARCHED)) / GB)
+
+
 def _costs(costs: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
     """Of systems whose steps are all finished (Chuang et al., 2023, Table 3.11)."""
     for cost in costs_of(costs, store, rows):
         yield _number(cost["system"], None, "hours to index", cost["build"] / HOUR)
-        yield _number(cost["system"], None, "GB of index", cost["bytes"] / GB)
+        yield _number(cost["system"], None, INDEX, cost["bytes"] / GB)
         for phase in ("expand", "rerank", "retrieve"):
             if cost[phase] is not None:
                 yield _number(cost["system"], None, f"seconds to {phase}", cost[phase])

@@ -185,10 +185,10 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
         "[3/3 collection] tokens: done in TIME since the start",
     ]
     assert place("plan") == 0
-    assert said()[0].splitlines()[-1] == "32 steps, 29 to run"
+    assert said()[0].splitlines()[-1] == "30 steps, 27 to run"
     assert place("show") == 0
     assert said()[0].startswith(
-        "tiny: 3 of 32 steps done, 29 to run\n  nothing is running; resume with: python -m workflows --store "
+        "tiny: 3 of 30 steps done, 27 to run\n  nothing is running; resume with: python -m workflows --store "
     )
     run = f"python -m workflows --store {place.store} --runs {place.runs} run {place.config} --set k=30"
     assert place("export", str(tmp_path / "out"), "--set", "k=30") == 2
@@ -210,7 +210,7 @@ def test_run_until_a_label(beir: Path, encoder: Path, tmp_path: Path, said: Said
     assert f"    {place.runs}/tiny (its config.yaml cannot be read)\n" in said()[0]
     file.write_text(whole)
     assert main(["--store", str(place.store), "show", str(place.runs / "tiny")]) == 0
-    assert said()[0].startswith("tiny: 3 of 32 steps done, 29 to run\n")
+    assert said()[0].startswith("tiny: 3 of 30 steps done, 27 to run\n")
     assert place("run", "--until", "token") == 2
     assert said()[1].startswith("error: no step is labelled 'token'; did you mean 'tokens'? `plan` ")
 
