@@ -8,6 +8,7 @@ import atexit
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -152,6 +153,7 @@ atexit.register(_idle.end)
 def serve(handle: str, idle_seconds: str) -> None:
     """The child process: makes the worker that it is sent, gives it each task, frees it when it is sent nothing, and
     answers each time with None or the error. It ends after so long without a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback: the parent is interrupted too, and tells
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))
     work: Any = None
