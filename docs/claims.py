@@ -243,20 +243,24 @@ def verdict(entry: Json) -> tuple[str, Scope]:
 
 
 def sizes_compared(entry: Json, papers: Sequence[float]) -> tuple[str, bool]:
-    """How a difference compares with the paper's nearest one by the same measure, and whether by an order or more.
+    """How a difference compares with the paper's by the same measure, and whether all of them are an order away.
 
     The paper's differences are positive as far as the paper's own tables agree with its claim.
     """
     if not papers:
         return "", False
     ours = entry["difference"]
-    paper = min(papers, key=lambda one: abs(one - ours))
-    if entry["low"] <= paper <= entry["high"]:
+    inside = sum(entry["low"] <= paper <= entry["high"] for paper in papers)
+    if inside and len(papers) > 1:
+        return f"{inside} of the paper's {len(papers)} lie in the interval", False
+    if inside:
         return "the paper's lies in the interval", False
+    paper = min(papers, key=lambda one: abs(one - ours))
     if paper <= 0 or ours <= 0:
         return "the paper's lies outside the interval", False
     larger, smaller = max(paper, ours), min(paper, ours)
-    compared = f"the paper's is {larger / smaller:.{0 if larger >= 3 * smaller else 1}f} times as "
+    which, times = "nearest is" if len(papers) > 1 else "is", larger / smaller
+    compared = f"the paper's {which} {times:.{0 if times >= 3 else 1}f} times as "
     return compared + ("large" if paper > ours else "small"), larger >= ORDER * smaller
 
 
@@ -283,6 +287,7 @@ def summary(claim: Claim, readings: Sequence[Reading]) -> tuple[str, str]:
     word, narrowest = decides.verdict, decides.scope
     count = sum(one.verdict in (HOLDS, SIGN_ONLY) for one in told)
     mixed = word not in (HOLDS, SIGN_ONLY) and count > 0
+    few = f"; {len(told)} of {len(readings)} pairs measured" if len(told) < len(readings) else ""
     return word, f"{word}{narrowest}" + (
         f" (of {len(told)} pairs {count} {'holds' if count == 1 else 'hold'})" if mixed else ""
-    )
+    ) + few

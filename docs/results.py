@@ -57,8 +57,8 @@ correction for all differences of its table. The verdict has a sign and a size.
 | not shown | no clear difference |
 | cannot be told here | no run measured both rows, or the claim is true by construction |
 
-A claim with several pairs of rows gets the worst of their verdicts. Each experiment counts once, with one measure. The
-size is compared only if the paper has the same measure.
+A claim with several pairs of rows gets the worst of their verdicts, and says if some of them are not measured yet. Each
+experiment counts once, with one measure. The size is compared only if the paper has the same measure.
 
 Tables that are *transcribed* were typed by hand, from runs whose artifacts are gone. They decide nothing. They stand
 here, as they were written then, only until somebody measures them again. Their p comes from a paired randomization test

@@ -140,10 +140,10 @@ def test_a_record_that_is_not_there_yet_tells_nothing(rule: Any) -> None:
 @pytest.mark.parametrize(
     ("pairs", "verdict"),
     [
-        ([(0.1, 0.01), (0.1, 0.01)], "holds"),
-        ([(0.1, 0.01), (0.1, 0.5)], "not shown (of 2 pairs 1 holds)"),
-        ([(-0.1, 0.01), (0.1, 0.01), (0.1, 0.01)], "does not hold (of 3 pairs 2 hold)"),
-        ([(-0.1, 0.01), (0.1, 0.5)], "does not hold"),
+        ([(0.1, 0.01), (0.1, 0.01)], "holds; 2 of 3 pairs measured"),
+        ([(0.1, 0.01), (0.1, 0.5)], "not shown (of 2 pairs 1 holds); 2 of 3 pairs measured"),
+        ([(-0.1, 0.01), (0.1, 0.01), (0.1, 0.01)], "does not hold (of 3 pairs 2 hold); 3 of 4 pairs measured"),
+        ([(-0.1, 0.01), (0.1, 0.5)], "does not hold; 2 of 3 pairs measured"),
         ([], "cannot be told here"),
     ],
 )
@@ -191,6 +191,14 @@ def test_a_verdict_has_a_sign_and_a_size(
     text = "\n".join([*pages._theirs(claim), *pages._ours(claim, [reading], {})])
     assert "| Table 2 (`ar2/table2-msmarco`) | RR@10 | retriever 10: .395 | warm retriever: .348 | +.047 |" in text
     assert f"{verdict}; {size}" in text
+
+
+def test_several_differences_of_the_paper_are_counted(rule: Any) -> None:
+    """The nearest of them alone would always be kind."""
+    rule.recorded(compared(0.05, 0.01))
+    others = [THEIRS_BY_SAME_MEASURE, {**THEIRS_BY_SAME_MEASURE, "better": "warm retriever", "worse": "BM25"}]
+    claim = rule.Claim(says="x", theirs=others, ours=[OURS])
+    assert rule.read(claim.ours[0], claim).size == "1 of the paper's 2 lie in the interval"
 
 
 def test_a_size_by_another_measure_is_not_compared(rule: Any) -> None:
