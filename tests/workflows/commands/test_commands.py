@@ -249,7 +249,8 @@ def test_set_values_have_a_run_of_their_own(played: Place, tmp_path: Path, said:
     assert re.fullmatch(r"tiny-[0-9a-f]{6}", run.name)
     assert yaml.safe_load((run / "config.yaml").read_text())["evaluate"]["measures"] == ["P@1"]
     steps = {one["function"] for one in place.metrics(run.name)["steps"] if one["executed"]}
-    assert steps == {"evaluate", "fit_fusion", "fuse", "select", "results"}  # chosen by another measure
+    # Weights of fusions are chosen by another measure, and what is fused by them is reranked.
+    assert steps == {"evaluate", "fit_fusion", "fuse", "rerank", "select", "results"}
     assert f"search {place.config} \"your question\" --set 'evaluate.measures=[P@1]'\n" in said()[0]
 
 
