@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from sparring.components.config import UserError
+from sparring.components.training.terms import LossTerm
 from sparring.workflows.report.run_folder import RunFolder
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.results import gathered
+from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 from tests.support import tiny
@@ -611,9 +615,35 @@ def test_an_absurd_number_of_rounds_is_refused(
 def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
     masked, counted = (
         experiments.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
-        for name in ("spl-both", "spl-both-counted")
+        for name in ("spl-both-masked", "spl-both")
     )
     (one,), (other,) = masked["train"].pop("losses"), counted["train"].pop("losses")
     assert (one.pop("duplicates"), other.pop("duplicates")) == ("mask", "count")
     assert one == other
     assert masked == counted
+
+
+def losses_of(value: Any) -> Iterator[LossTerm]:
+    """Every loss of a config, however deep it stands."""
+    if isinstance(value, LossTerm):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from losses_of(one)
+    elif isinstance(value, dict):
+        yield from losses_of(list(value.values()))
+    elif isinstance(value, BaseModel):
+        yield from losses_of([getattr(value, key) for key in type(value).model_fields])
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/**/samtone/*.yaml")), ids=lambda path: path.stem)
+def test_copies_count_as_negatives_in_samtones_experiments(path: Path) -> None:
+    """Eq. 1 to 3 of Moiseev et al. (2023) mask no text; only systems whose names say so do."""
+    seen = set()
+    for system in experiments.read(path, [], Path("runs")).outcome.systems:
+        trainings = [node for node in graph(system.steps) if node.function is train]
+        found = {term.duplicates for node in trainings for term in losses_of(node.inputs["config"])}
+        masked = "masked" in system.name or "masked" in path.stem
+        assert found <= {"mask" if masked else "count"}
+        seen |= found
+    assert seen
