@@ -42,8 +42,9 @@ class BottleneckConfig(TokenPredictionConfig):
 
     - SimLM: the defaults; `encoder`, `decoder`, and `generator` too to train the generator (Table 12)
     - Enc-Dec MLM: `task: masked`; `encoder`, `decoder`
-    - Condenser: `task: masked, decoder_rate: 0.3, decoder_reads: states, decoder_weights: random`; `encoder`, `decoder`
-    - MLM: `task: masked`; `encoder` (or the objective `mlm`)
+    - Condenser: `task: masked, masked_as: bert, decoder_rate: 0.3, decoder_reads: states, decoder_weights: random`;
+      `encoder`, `decoder`
+    - MLM: `task: masked, masked_as: bert`; `encoder` (or the objective `mlm`)
     - Enc-Dec RTD: `task: detection`; `encoder`, `decoder`
     - AutoEncoder: `task: masked, encoder_rate: 0, decoder_rate: 1`; `decoder`
     """
