@@ -159,6 +159,22 @@ def _tripclick(folder: Path) -> Keys:
     return {"splits": {"train": ["head"]}, "labels": {"train": "raw"}}
 
 
+def _multireqa(folder: Path) -> Keys:
+    for split in ("train", "dev"):
+        asked = [{"qid": f"{split}{at}", "question": f"what is {at}?", "answers": [text.split()[0]],
+                  "detected_answers": [{"text": text.split()[0], "char_spans": [[0, len(text.split()[0]) - 1]]}]}
+                 for at, text in enumerate(TEXTS)]  # fmt: skip
+        contexts = [{"context": f"{text}. And more.", "qas": [of]} for text, of in zip(TEXTS, asked, strict=True)]
+        write(folder / "mrqa" / split / "SQuAD.jsonl", '{"header": {}}', *map(json.dumps, contexts))
+        parts = [
+            {"candidate_id": f"SQuAD_{split}{at}/_{number}", "response_start": start, "response_end": end}
+            for at, text in enumerate(TEXTS)
+            for number, start, end in ((0, 0, len(text) + 1), (1, len(text) + 2, len(text) + 11))
+        ]
+        write(folder / split / "SQuAD" / "candidates.json", *map(json.dumps, parts))
+    return {"name": "SQuAD"}
+
+
 def _tsv(folder: Path) -> Keys:
     for split in ("train", "dev"):
         write(
@@ -205,7 +221,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
         "beir": _beir, "lines": _lines, "msmarco": _msmarco, "dpr": _dpr, "flagembedding": _flagembedding,
         "sentence_transformers": _sentence_transformers, "tevatron": _tevatron, "parquet": _parquet,
         "tables": _tables, "tripclick": _tripclick, "tsv": _tsv, "senteval": _senteval, "sentences": _sentences,
-        "huggingface": _huggingface,
+        "huggingface": _huggingface, "multireqa": _multireqa,
     }  # fmt: skip
     others = {
         "tevatron with passages": ("tevatron", _older_tevatron), "tables of pairs": ("tables", _pairs),

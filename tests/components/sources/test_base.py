@@ -28,6 +28,7 @@ def test_a_format_is_a_file() -> None:
         "ir_datasets",
         "lines",
         "msmarco",
+        "multireqa",
         "parquet",
         "sentence_transformers",
         "sentences",
