@@ -54,7 +54,8 @@ FILES = {
         "3,500 to test"
     ),
     "data/multireqa": (
-        "NQ: 106,521 training pairs, 4,131 test queries, 22,118 sentences; SQuAD: 87,133, 10,485, 10,642; "
+        "sentences of MultiReQA, and in `mrqa` the contexts of the MRQA shared task; NQ: 106,521 training pairs, "
+        "4,131 test questions, 22,118 test sentences; SQuAD: 87,133, 10,485, 10,642; "
         "TriviaQA: 335,659, 7,776, 238,339; SearchQA: 629,160, 16,476, 454,836"
     ),
     "data/beir": "BEIR's 18 sets but MS MARCO, each a folder; CQADupStack has 12",
