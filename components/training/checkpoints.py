@@ -109,7 +109,7 @@ def whole_moments(optimizer: Any) -> Tensors:
     must ask."""
     own = _updated(optimizer)
     return {
-        f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), own[i]))
+        f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), own[i], key))
         for i, s in optimizer.state_dict()["state"].items() for key, value in s.items()
     }  # fmt: skip
 
@@ -140,7 +140,7 @@ def read_optimizer(optimizer: Any, folder: Path) -> None:
     own = _updated(optimizer)
     for name, value in load_file(folder / OPTIMIZER).items():
         index, _, key = name.partition("/")
-        states.setdefault(int(index), {})[key] = sharding.own_part(value, own[int(index)])
+        states.setdefault(int(index), {})[key] = sharding.own_part(value, own[int(index)], key)
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

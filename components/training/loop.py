@@ -29,6 +29,7 @@ from sparring.components.models import adapters
 from sparring.components.models.layers import use_gradient_checkpointing
 from sparring.components.timing import timed
 from sparring.components.training import checkpoints, masters, self_check, sharding
+from sparring.components.training.adafactor import Adafactor
 from sparring.components.training.config import LOG, TrainConfig
 from sparring.components.training.gradients import Losses, add_gradients, not_finite, products
 from sparring.components.training.log import MetricsLog
@@ -217,9 +218,7 @@ def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if config.optimizer == "adafactor":
-        if any(isinstance(p, sharding.Part) for p in updated):
-            raise UserError("cluster: train: shard: Adafactor looks at whole matrices; accepted with it: false")
-        return torch.optim.Adafactor(groups, lr=config.learning_rate)
+        return Adafactor(groups, lr=config.learning_rate)
     return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
 
 

@@ -71,21 +71,29 @@ def at_first(tensor: Tensor) -> Tensor:
     return full.cpu() if rank() == 0 else full.new_empty(0)
 
 
-def sharded_as(part: Tensor, of: Tensor) -> Tensor:
-    """What the optimizer keeps of a parameter, sharded if the parameter is."""
-    if not isinstance(of, DTensor) or part.ndim == 0:
+def sharded_as(part: Tensor, of: Tensor, key: str) -> Tensor:
+    """What the optimizer keeps of a parameter under a key, sharded if the parameter is."""
+    if not isinstance(of, DTensor) or not _in_rows(part, of, key):
         return part
+    whole = torch.empty((of.shape[0], *part.shape[1:]), device="meta")
     return DTensor.from_local(
-        part, of.device_mesh, [Shard(0)], run_check=False, shape=of.shape, stride=of.stride()
+        part, of.device_mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
     )  # fmt: skip
 
 
-def own_part(tensor: Tensor, of: Tensor) -> Tensor:
-    """This worker's part of a whole tensor that belongs to a parameter."""
-    if not isinstance(of, DTensor) or tensor.ndim == 0:
+def own_part(tensor: Tensor, of: Tensor, key: str = "") -> Tensor:
+    """This worker's part of a whole tensor that belongs to a parameter: of its value, or of what the optimizer keeps of
+    it under a key."""
+    if not isinstance(of, DTensor) or not _in_rows(tensor, of, key):
         return tensor
     rows = -(-of.shape[0] // workers())
     return tensor[rank() * rows : (rank() + 1) * rows]
+
+
+def _in_rows(tensor: Tensor, of: Tensor, key: str) -> bool:
+    """Whether what the optimizer keeps of a sharded parameter has a row for each of the parameter's. Counts have none,
+    nor have Adafactor's means over all rows of a matrix."""
+    return tensor.ndim > 0 and not (key == "col_var" and of.ndim == 2)
 
 
 @torch.no_grad()

@@ -61,7 +61,7 @@ def _cost(
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
         kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
         limits=tuple(
-            filter(None, [_undivided(config, pool.workers or 1), _unsharded(objective, config, site.cluster)])
+            filter(None, [_undivided(config, pool.workers or 1), _unsharded(objective, site.cluster)])
         ),
     )  # fmt: skip
 
@@ -76,14 +76,12 @@ def _undivided(config: TrainConfig, workers: int) -> str:
     )
 
 
-def _unsharded(objective: str, config: TrainConfig, cluster: Cluster) -> str:
+def _unsharded(objective: str, cluster: Cluster) -> str:
     """What is wrong with a training that is to be sharded; empty where it can be, or need not."""
-    if not cluster.train.shard or (cluster.train.workers or 1) == 1:
+    if not cluster.train.shard or (cluster.train.workers or 1) == 1 or declared(objective, "shards") is not False:
         return ""
-    why = "Adafactor looks at whole matrices" if config.optimizer == "adafactor" else ""
-    if declared(objective, "shards") is False:
-        why = f"the objective {objective} divides a batch itself"
-    return f"train.shard in the profile (--cluster): {why}; accepted with it: false" if why else ""
+    why = f"the objective {objective} divides a batch itself"
+    return f"train.shard in the profile (--cluster): {why}; accepted with it: false"
 
 
 def _held(config: TrainConfig, start: Made, *, parts: int) -> float:
@@ -162,7 +160,7 @@ def _task(
 def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
     """Workers that cannot share a batch, or a model."""
     cluster = cluster.for_batch(config.batch // config.accumulate)
-    if wrong := _undivided(config, cluster.train.workers or 1) or _unsharded(objective, config, cluster):
+    if wrong := _undivided(config, cluster.train.workers or 1) or _unsharded(objective, cluster):
         raise UserError(wrong)
 
 

@@ -18,6 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from sparring.components.compute import chunking
 from sparring.components.compute import gather as gather_module
@@ -25,6 +27,7 @@ from sparring.components.compute.gather import gather, max_over_workers, sum_gra
 from sparring.components.data.batches import to_device
 from sparring.components.objectives.parts.scoring import batch_scores
 from sparring.components.training import loop, sharding
+from sparring.components.training.adafactor import Adafactor
 from sparring.components.training.gradients import autocast
 from sparring.components.training.loop import Execution, train
 from sparring.components.training.objective import ObjectiveInputs, make_objective
@@ -95,6 +98,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "sharded, handed over": {
         "losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}, "stop": 2,
     },
+    **{f"sharded, Adafactor{how}": {
+        "losses": [BATCH, GROUP], "optimizer": "adafactor", "learning_rate": 1e-2, "weight_decay": 0.1, "shard": True,
+        "clip": 0.05, **({"stop": 2} if how else {}),
+    } for how in ("", ", interrupted", ", handed over")},
     "sharded, in pieces, recomputed, in two parts": {
         "losses": [BATCH, GROUP], "shard": True, "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
     },
@@ -253,6 +260,7 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     everything(places, Path(out))
     small(rank, Path(out))
+    small_adafactor(rank, Path(out))
     held(rank, places, Path(out))
     apart(rank, places, Path(out))
     broken(rank, places, Path(out))
@@ -379,6 +387,33 @@ def small(rank: int, out: Path) -> None:
     (out / f"small-{rank}.json").write_text(json.dumps(found))
 
 
+SHAPES = [(6, 4), (5, 3), (1, 4), (4, 1), (5,), (1,), (3, 4, 2)]
+"""Of parameters whose rows two workers share evenly, unevenly, or which only one of them has."""
+
+
+def weight_and_gradients(shape: tuple[int, ...]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A weight, and gradients of very different lengths, one of them 0."""
+    numbers = torch.Generator().manual_seed(sum(shape))
+    draws = [torch.randn(shape, generator=numbers) for _ in range(5)]
+    return draws[0], [factor * draw for factor, draw in zip((1.0, 0.0, 1e-3, 50.0), draws[1:], strict=True)]
+
+
+def small_adafactor(rank: int, out: Path) -> None:
+    """What two workers make of weights of which each has some rows."""
+    mesh = init_device_mesh("cpu", (2,))
+    found = {}
+    for number, shape in enumerate(SHAPES):
+        weight, gradients = weight_and_gradients(shape)
+        parameter = torch.nn.Parameter(distribute_tensor(weight, mesh, [Shard(0)]))
+        optimizer = Adafactor([sharding.updated(parameter)], lr=0.1, weight_decay=0.1)
+        for gradient in gradients:
+            parameter.grad = distribute_tensor(gradient, mesh, [Shard(0)])
+            sharding.pass_gradients(optimizer)
+            optimizer.step()
+        found[str(number)] = sharding.whole(parameter.detach()).contiguous()
+    save_file(found, out / f"adafactor-{rank}.safetensors")
+
+
 @pytest.fixture(scope="module")
 def both(
     tmp_path_factory: pytest.TempPathFactory,
@@ -455,10 +490,25 @@ def test_two_workers_train_as_one(both: dict[int, Path], name: str) -> None:
     assert state["summary"]["workers"] == 2
 
 
-@pytest.mark.parametrize("name", ["sharded", "sharded, bf16 weights"])
+@pytest.mark.parametrize("name", ["sharded", "sharded, Adafactor", "sharded, bf16 weights"])
 def test_sharded_and_interrupted_it_ends_as_if_never_interrupted(both: dict[int, Path], name: str) -> None:
     """With the same bits: weights, moments, lines of the log."""
     assert_same(both[2] / name, both[2] / f"{name}, interrupted")
+
+
+@pytest.mark.parametrize("number", range(len(SHAPES)), ids=[str(shape) for shape in SHAPES])
+def test_adafactor_updates_a_sharded_weight_as_torch_does_a_whole_one(both: dict[int, Path], number: int) -> None:
+    """Torch's own optimizer makes the updates that are expected."""
+    weight, gradients = weight_and_gradients(SHAPES[number])
+    parameter = torch.nn.Parameter(weight.clone())
+    optimizer = torch.optim.Adafactor([parameter], lr=0.1, weight_decay=0.1)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    assert not torch.allclose(parameter, weight, rtol=0.05)
+    for rank in (0, 1):
+        found = load_file(both[2] / f"adafactor-{rank}.safetensors")[str(number)]
+        torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_worker_keeps_half_of_each_layer_and_nothing_whole(both: dict[int, Path]) -> None:
@@ -473,19 +523,20 @@ def test_a_worker_keeps_half_of_each_layer_and_nothing_whole(both: dict[int, Pat
             assert found["whole"] == []
 
 
+@pytest.mark.parametrize("whole", ["sharded", "sharded, Adafactor"])
 def test_a_sharded_trainings_checkpoint_resumes_with_another_number_of_workers(
-    both: dict[int, Path], tmp_path: Path
+    both: dict[int, Path], tmp_path: Path, whole: str
 ) -> None:
     """It holds whole weights and moments, so one process without sharding goes on from it; here from its second."""
-    name = "sharded, handed over"
+    name = f"{whole}, handed over"
     shutil.copytree(both[2] / name, tmp_path / "one")
     assert [path.name for path in sorted((tmp_path / "one/checkpoints").glob("update-*"))] == [
         "update-000001", "update-000002",
     ]  # fmt: skip
     again(RUNS[name], json.loads((both[2] / "places.json").read_text()), tmp_path / "one", stop=None)
-    for a, b in zip(lines(tmp_path / "one"), lines(both[1] / "sharded"), strict=True):
+    for a, b in zip(lines(tmp_path / "one"), lines(both[1] / whole), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
-    one, other = (load_file(p / "state/optimizer.safetensors") for p in (tmp_path / "one", both[1] / "sharded"))
+    one, other = (load_file(p / "state/optimizer.safetensors") for p in (tmp_path / "one", both[1] / whole))
     for key in other:
         torch.testing.assert_close(one[key], other[key], rtol=5e-3, atol=2e-5, msg=key)
 
