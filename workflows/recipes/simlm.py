@@ -57,6 +57,9 @@ class Config(StartedConfig):
     """Negatives from BM25's ranking; with `mine: {negatives: 0}` in-batch ones alone."""
     retriever_2: TrainingPhase | None = None
     """Negatives from retriever 1's ranking."""
+    retriever_3: TrainingPhase | None = None
+    """A further round of mining, with negatives from retriever 2's ranking (section 4.2). No stage builds on it. Null
+    for none."""
     ranker: RankerPhase | None = None
     """A cross encoder. Negatives from retriever 2's ranking."""
     distilled: TrainingPhase | None = None
@@ -75,7 +78,7 @@ class Config(StartedConfig):
             raise ValueError("without_pretraining: it is compared with pretrain, which is null; accepted: false")
         if self.ranker is not None and self.ranker.encoder != "model":
             check_encoder(self.ranker.encoder, self.ranker.model, self.retriever)
-        learnt = {"retriever_2": self.retriever_2, "ranker": self.ranker, "distilled": self.distilled}
+        learnt = {key: getattr(self, key) for key in ("retriever_2", "retriever_3", "ranker", "distilled")}
         for key, stage in learnt.items():
             if stage is not None and stage.mine.negatives == 0 and (key != "ranker" or stage.mine.random == 0):
                 raise ValueError(f"{key}.mine.negatives: 0: the stage learns from mined negatives; accepted: 1 or more")
@@ -102,6 +105,7 @@ def build(config: Config) -> Outcome:
 COMPARISONS = [
     ("distilled retriever", "retriever 2"),
     ("retriever 2", "retriever 1"),
+    ("retriever 3", "retriever 2"),
     ("ranker over retriever 2", "retriever 2"),
     ("retriever 1", "retriever 1 without pre-training"),
     ("retriever 1", "BM25"),
@@ -136,6 +140,8 @@ class Pipeline:
         if config.retriever_2 is None:
             return retriever_1, None
         retriever_2 = self.train_retriever(2, encoder, config.retriever_2, retriever_1)
+        if config.retriever_3 is not None:
+            self.train_retriever(3, encoder, config.retriever_3, retriever_2)
 
         if config.ranker is None:
             return retriever_2, None
@@ -146,10 +152,10 @@ class Pipeline:
         return self.distil(encoder, config.distilled, ranker), ranker.ranker
 
     def train_retriever(
-        self, stage: Literal[1, 2], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
+        self, stage: Literal[1, 2, 3], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
         name: str | None = None,
     ) -> Retrieval:  # fmt: skip
-        """Retrievers 1 and 2: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
+        """Retrievers 1, 2 and 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
         and retrieve with it."""
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking

@@ -118,6 +118,25 @@ def test_the_ranker_can_begin_as_the_retrievers_do(tree: dict[str, Any], tmp_pat
     assert steps(tree, tmp_path)["start ranker"].inputs.get("encoder") is None
 
 
+def test_a_third_round_mines_from_retriever_2_and_leaves_the_pipeline_as_it_is(
+    tree: dict[str, Any], tmp_path: Path
+) -> None:
+    tree["retriever_3"] = tree["retriever_2"]
+    made, without = steps(tree, tmp_path), steps({**tree, "retriever_3": None}, tmp_path)
+    assert same(made["retriever 3"].inputs["start"], made["pre-training"])
+    assert same(made["retriever 3 groups"].inputs["ranking"], made["retriever 2 ranking (train)"])
+    assert made["retriever 3"].inputs["seed"] != made["retriever 2"].inputs["seed"]
+    assert same(made["distilled retriever"], without["distilled retriever"])
+    names = [one.name for one in experiments.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.systems]
+    assert "retriever 3" not in names
+    tiny.write(tmp_path / "tiny.yaml", tree)
+    outcome = experiments.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
+    assert "retriever 3" in [one.name for one in outcome.systems]
+    assert {"system": "retriever 3", "baseline": "retriever 2"} in outcome.results.inputs["comparisons"]
+    cut = experiments.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
+    assert "retriever 3" not in [one.name for one in cut.systems]
+
+
 def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path: Path) -> None:
     made = steps(tree, tmp_path, "seeds=[1, 2]")
     for seed in (1, 2):
