@@ -77,9 +77,8 @@ NOT_HERE = {
         "paper's model), Figure 2 (a drawing)."
     ),
     "simlm": (
-        "Table 3 (sizes of the index: 27 GB for SimLM), Tables 9 and 14 (examples), Tables 11 and "
-        "13 (numbers of the trainings: they are in the configs), GLUE in Table 1 (no retrieval), Figures 1 "
-        "and 2 (drawings)."
+        "ColBERTv2 in Table 3 and the other models of Tables 2, 4 and 6 (other papers'), Tables 11 and 13 (numbers of "
+        "the trainings: they are in the configs), GLUE in Table 1 (no retrieval), Figures 1 and 2 (drawings)."
     ),
     "diffcse": (
         "Tables 2.9 (examples), A.1 to A.3 (numbers of the trainings: they are in the configs), Figure 2-1 (a "

@@ -9,6 +9,9 @@ from sparring.components.config import Config
 KEY = "expected"
 """The key, which recipes do not see."""
 
+INDEX = "index"
+"""What the size of what a system searches is called as a measure, in billions of bytes."""
+
 FREE = ("seeds",)
 """Keys that `--set` may change without the results being other than the paper's: how often it is measured."""
 
@@ -17,11 +20,15 @@ class ExpectedMeasure(Config):
     """A measure's column of a table."""
 
     measure: str = Field(min_length=1)
-    """A measure as the run's table has it: RR@10, Spearman."""
+    """A measure as the run's table has it, such as RR@10 or Spearman, or `index`: billions of bytes that are searched."""
+    query: str | None = None
+    """The text of one query, whose value is meant. Null for the mean of all queries."""
     collection: str | None = None
     """The collection or set, where a run has several. Null for that of a run with one."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
+    unit: Literal["percent", "share", "number"] | None = None
+    """What these values are, if not what the table's others are: the size of an index is a `number`."""
     not_comparable: str = ""
     """Why these values say nothing about the run's, where that is so."""
 
@@ -59,17 +66,19 @@ class Expected(Config):
         """The values as shares, each with the run's mean, its 95 % interval and the difference, None where the run has
         no such row; whether the value lies `within` the interval, `above` or `below`, is `not measured` or `not
         comparable`; and that in a sentence."""
-        scale = 100 if self.unit == "percent" else 1
         rows = []
         for column in self.of:
+            scale = 100 if (column.unit or self.unit) == "percent" else 1
             own = {
                 one["system"]: one for one in means
                 if one["measure"] == column.measure and column.collection in (None, one["collection"])
+                and one.get("query") == column.query
             }  # fmt: skip
+            measure = column.measure if column.query is None else f"{column.measure} of {column.query!r}"
             why = self.not_comparable or column.not_comparable
             for system, value in column.values.items():
                 found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
-                place = {"system": system, "collection": column.collection, "measure": column.measure}
+                place = {"system": system, "collection": column.collection, "measure": measure}
                 rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})
         return {"source": self.source, "unsaid": self.unsaid, "rows": rows}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
@@ -67,6 +68,42 @@ def test_shares_and_collections_are_told_apart() -> None:
     c, d = asked.beside([mean("a", 0.3, 0.2)])["rows"]
     assert (c["expected"], c["lies"]) == (0.4, "within")
     assert (d["expected"], d["value"], d["lies"]) == (0.5, None, "not measured")
+
+
+def test_a_number_is_taken_as_it_is_and_one_query_is_not_the_mean() -> None:
+    asked = Expected(source="s", of=[{"measure": "index", "unit": "number", "values": {"a": 27}},
+                                     {"measure": "RR@10", "query": "why?", "values": {"a": 50}}])  # fmt: skip
+    size, one = asked.beside(
+        [mean("a", 27.2, measure="index"), mean("a", 0.3), {**mean("a", 0.5), "query": "why?"},
+         {**mean("a", 1.0), "query": "how?"}]
+    )["rows"]  # fmt: skip
+    assert (size["expected"], size["value"], size["lies"]) == (27, 27.2, "below")
+    assert (one["measure"], one["expected"], one["value"]) == ("RR@10 of 'why?'", 0.5, 0.5)
+
+
+def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp_path: Path, said: Said) -> None:
+    """The vectors' files are searched, and BM25's index; the value of a query is the mean over the seeds."""
+    place = tiny.place(tmp_path / "plain", {**tiny.dpr(beir, encoder), "seeds": [1, 2]})
+    assert place("run") == 0
+    split = place.metrics()["means"][0]["split"]
+    queries = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", split)]).to_pylist()
+    query = queries[0]
+    tables = [pq.read_table(place.artifact(f"retriever measures (seed {seed})") / "per_query.parquet",
+                            filters=[("query_id", "=", query["query_id"]), ("measure", "=", "RR@10")])
+              for seed in (1, 2)]  # fmt: skip
+    values = [table["value"][0].as_py() for table in tables]
+    size = sum(path.stat().st_size for path in place.artifact("retriever vectors (seed 1)").glob("documents-*.npy"))
+    columns = [{"measure": "index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
+               {"measure": "RR@10", "query": query["text"], "values": {"retriever": 50.0}},
+               {"measure": "RR@10", "query": "nobody asks this", "values": {"retriever": 50.0}}]  # fmt: skip
+    tiny.write(place.config, {**tiny.dpr(beir, encoder), "seeds": [1, 2], "expected": {**PAPER, "of": columns}})
+    said()
+    assert place("run") == 0
+    vectors, lexical, one, none = place.metrics()["expected"]["rows"]
+    assert vectors["value"] == size / 1e9 > 0
+    assert lexical["value"] > 0
+    assert one["value"] == pytest.approx(sum(values) / 2)
+    assert none["lies"] == "not measured"
 
 
 def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
