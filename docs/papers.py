@@ -77,7 +77,7 @@ NOT_HERE = {
         "paper's model), Figure 2 (a drawing)."
     ),
     "simlm": (
-        "ColBERTv2 in Table 3 and the other models of Tables 2, 4 and 6 (other papers'), Tables 11 and 13 (numbers of "
+        "ColBERTv2 in Table 3 and the other models of Tables 2 and 4 (other papers'), Tables 11 and 13 (numbers of "
         "the trainings: they are in the configs), GLUE in Table 1 (no retrieval), Figures 1 and 2 (drawings)."
     ),
     "diffcse": (
