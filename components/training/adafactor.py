@@ -1,7 +1,7 @@
 """Adafactor (Shazeer and Stern, 2018) where each worker updates its own rows of a sharded parameter.
 
-Adafactor looks at whole matrices: at means over all rows, and at the norms of a weight and of its update. Here these are
-over the rows of all workers, so that a part changes as it would in the whole parameter.
+Adafactor looks at whole matrices: at means over all rows, and at the norms of a weight and of its update. Here these
+are over the rows of all workers, so that a part changes as it would in the whole parameter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[
 
 
 def _beginning(gradient: Tensor) -> dict[str, Tensor]:
-    """What is kept of a parameter before its first update: a number for each row and one for each column of a matrix."""
+    """What is kept of a parameter before its first update: of a matrix a number for each row and for each column."""
     step = torch.tensor(0.0)
     if gradient.ndim < 2:
         return {"step": step, "variance": torch.zeros_like(gradient)}

@@ -155,7 +155,7 @@ class Pipeline:
         self, stage: Literal[1, 2, 3], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
         name: str | None = None,
     ) -> Retrieval:  # fmt: skip
-        """Retrievers 1, 2 and 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
+        """Retrievers 1 to 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
         and retrieve with it."""
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking

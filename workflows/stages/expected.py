@@ -20,7 +20,7 @@ class ExpectedMeasure(Config):
     """A measure's column of a table."""
 
     measure: str = Field(min_length=1)
-    """A measure as the run's table has it, such as RR@10 or Spearman, or `index`: billions of bytes that are searched."""
+    """A measure as the run's table has it, such as RR@10 or Spearman, or `index`: the billions of bytes searched."""
     query: str | None = None
     """The text of one query, whose value is meant. Null for the mean of all queries."""
     collection: str | None = None
