@@ -505,7 +505,7 @@ def test_adafactor_updates_a_sharded_weight_as_torch_does_a_whole_one(both: dict
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimizer.step()
-    assert not torch.allclose(parameter, weight, rtol=0.05)
+    assert not torch.allclose(parameter, weight)
     for rank in (0, 1):
         found = load_file(both[2] / f"adafactor-{rank}.safetensors")[str(number)]
         torch.testing.assert_close(found, parameter.detach(), rtol=1e-5, atol=1e-6)

@@ -88,11 +88,11 @@ def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp
     split = place.metrics()["means"][0]["split"]
     queries = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", split)]).to_pylist()
     query = queries[0]
-    tables = [pq.read_table(place.artifact(f"retriever measures (seed {seed})") / "per_query.parquet",
+    tables = [pq.read_table(place.artifact(f"retriever (seed {seed}) measures") / "per_query.parquet",
                             filters=[("query_id", "=", query["query_id"]), ("measure", "=", "RR@10")])
               for seed in (1, 2)]  # fmt: skip
     values = [table["value"][0].as_py() for table in tables]
-    size = sum(path.stat().st_size for path in place.artifact("retriever vectors (seed 1)").glob("documents-*.npy"))
+    size = sum(path.stat().st_size for path in place.artifact("retriever (seed 1) vectors").glob("documents-*.npy"))
     columns = [{"measure": "index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
                {"measure": "RR@10", "query": query["text"], "values": {"retriever": 50.0}},
                {"measure": "RR@10", "query": "nobody asks this", "values": {"retriever": 50.0}}]  # fmt: skip
