@@ -55,18 +55,22 @@ class Source(base.Source):
     def read_queries(self) -> Iterator[Query | Bad]:
         """The questions that a sentence answers."""
         for ours, split in self.splits.items():
-            for context in self._read(split):
-                for asked in [] if isinstance(context, Bad) else context.questions:  # documents have reported it
+            for context in self._whole(split):
+                for asked in context.questions:
                     if context.answering(asked):
                         yield query(asked.get("qid"), asked.get("question"), asked.get("answers"), ours, context.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """The sentences that answer each question."""
         for ours, split in self.splits.items():
-            for context in self._read(split):
-                for asked in [] if isinstance(context, Bad) else context.questions:
+            for context in self._whole(split):
+                for asked in context.questions:
                     for sentence in context.answering(asked):
                         yield judgement(asked.get("qid"), sentence.name, 1, ours, context.place)
+
+    def _whole(self, split: str) -> "Iterator[_Context]":
+        """The contexts of a split that have sentences; others were reported when the documents were read."""
+        return (context for context in self._read(split) if isinstance(context, _Context))
 
     def _read(self, split: str) -> "Iterator[_Context | Bad]":
         """The contexts of a split that have sentences, and what is wrong with others."""

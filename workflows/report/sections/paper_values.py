@@ -49,7 +49,10 @@ def _of_queries(asked: set[str], systems: Sequence[System], store: Store) -> lis
         for row in read(store.path(one.metrics) / PER_QUERY_FILE, PER_QUERY, filters=of_them).to_pylist():
             place = (one.name, one.collection, row["measure"], texts[row["query_id"]])
             values.setdefault(place, []).append(row["value"])
-    return [{**_row(*place, mean_and_deviation(of)[0]), "query": query} for (*place, query), of in values.items()]
+    return [
+        {**_row(system, collection, measure, mean_and_deviation(of)[0]), "query": query}
+        for (system, collection, measure, query), of in values.items()
+    ]
 
 
 def _row(system: str, collection: str, measure: str, value: float) -> Json:
