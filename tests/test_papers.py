@@ -42,5 +42,5 @@ def test_a_table_names_its_source(path: Path) -> None:
     expected = Expected.model_validate(read_based(path)[KEY])
     assert "Table" in expected.source or "Figure" in expected.source
     for column in expected.of:
-        top = 100 if expected.unit == "percent" else 1
+        top = {"percent": 100, "share": 1, "number": float("inf")}[column.unit or expected.unit]
         assert all(0 < value <= top for value in column.values.values()), column.measure

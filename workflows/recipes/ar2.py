@@ -88,8 +88,9 @@ class Config(StartedConfig, SizesKey):
     rounds: int = Field(ge=1)
     """Rounds of the game, which train both models once each."""
     order: Literal["released", "paper"] = "released"
-    """The order inside a round. `released`, as in the released code: ranker, retriever, refresh. `paper`, as in
-    Algorithm 1: retriever, refresh, ranker. Both are the same cycle, begun at another place."""
+    """The order inside a round. `released`, as in the public code: ranker, retriever, refresh. `paper`, as in Algorithm
+    1: retriever, refresh, ranker. Both are the same cycle, begun at another place. With `released` the first retriever
+    learns from a ranker that was trained once more, and the last ranker has not seen the last retriever's ranking."""
     retriever: Retriever
     ranker: Ranker
     gate: GateConfig | Literal[False] = GateConfig()
@@ -101,10 +102,12 @@ class Config(StartedConfig, SizesKey):
     refresh_every: int = Field(1, ge=1)
     """Rounds from one refresh of the ranking to the next (line 11; the paper and its code: 1). The last round always
     refreshes."""
-    other_rerankings: list[Literal["rounds", "grid", "fused"]] = []
-    """What is reranked and measured beside the last ranking by the last ranker. `rounds`: every round's ranking by its
-    own ranker (Figure 3). `grid`: the warm and the last ranking, each by the warm and the last ranker (Table 3).
-    `fused`: the last ranking fused with BM25's, by the last ranker."""
+    other_rerankings: list[Literal["rounds", "grid", "fused"]] = ["fused"]
+    """Further rankings to rerank and measure. The warm retriever's ranking by the warm ranker and the last retriever's
+    by the last ranker are always measured. `rounds`: every round's ranking by its own ranker (Figure 3). `grid`: the
+    warm and the last ranking, each by the warm and the last ranker (Table 3). `fused`: the warm and the last ranking,
+    each fused with BM25's and reranked by its own ranker. The difference between the two says what the game adds to a
+    system that is deployed."""
     controls: Controls = Controls()
 
     @model_validator(mode="after")
@@ -160,9 +163,15 @@ def build(config: Config) -> Outcome:
 
 
 def comparisons(config: Config) -> list[tuple[str, str]]:
-    """Systems with their baselines. The first comparison is the one that the run is made for."""
+    """Systems with their baselines. The first comparison is the one that the run is made for.
+
+    Each system of the last round is compared with the same system before the game, so that a reader sees how much of
+    the gain precedes it.
+    """
     last = f"retriever {config.rounds}"
-    pairs = [(last, "warm retriever")]
+    pairs = [(last, "warm retriever"), (f"ranker over {last}", "warm ranker over warm retriever")]
+    if "fused" in config.other_rerankings:
+        pairs += [(f"ranker over BM25 + {last}", "warm ranker over BM25 + warm retriever")]
     pairs += [(last, f"control: {name}") for name in config.controls.include]
     pairs += [("warm ranker over warm retriever", "warm retriever"), (f"ranker over {last}", last)]
     if "grid" in config.other_rerankings:
@@ -204,7 +213,8 @@ class Game:
                     self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
 
         with in_phase(EVALUATION):
-            self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, ranker)
+            self.fuse_with_bm25("warm retriever", warm_retrieval, "warm ranker", warm_ranker)
+            self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, "ranker", ranker)
             if "grid" in config.other_rerankings:
                 self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)
                 self.rerank("last ranker over warm retriever", ranker, warm_retrieval)
@@ -281,13 +291,13 @@ class Game:
             self.label(label), self.collection, retrieval, ranker, config.rerank, config.evaluate, config.ranker.prior
         )
 
-    def fuse_with_bm25(self, system: str, retrieval: Retrieval, ranker: Model) -> None:
-        """Interpolate BM25's ranking with a retriever's, and measure it; where asked, also as the ranker reranks it."""
+    def fuse_with_bm25(self, system: str, retrieval: Retrieval, by: str, ranker: Model) -> None:
+        """Interpolate BM25's ranking with a retriever's, and measure it. With `fused`, rerank it and measure that."""
         name = f"BM25 + {system}, interpolated"
         rankings = fused_with_bm25(self.label(name), self.collection, retrieval.ranking, self.config, INTERPOLATED)
         self.results.add(name, rankings(self.split), seed=self.seed)
         if "fused" in self.config.other_rerankings:
-            self.rerank(f"ranker over BM25 + {system}", ranker, retrieval, over=rankings)
+            self.rerank(f"{by} over BM25 + {system}", ranker, retrieval, over=rankings)
 
     @in_phase("controls")
     def control(self, name: Control, warm_retrieval: Retrieval) -> None:

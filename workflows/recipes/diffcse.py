@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from sparring.components.config import distinct
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.sources.base import AnySource
+from sparring.components.training.pretraining import not_one_encoder
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.phases import PRETRAINING
@@ -38,6 +39,8 @@ class Config(SentencesConfig):
     def _learns_sentences(self) -> Self:
         if (last := self.pretrain[-1].objective) not in ("simcse", "diffcse"):
             raise ValueError(f"pretrain: objective: {last} is the last; accepted: simcse, diffcse")
+        if wrong := not_one_encoder(self.retriever):
+            raise ValueError(f"retriever.{wrong}")
         if self.retriever.truncate is not None:
             raise ValueError(f"retriever.truncate: {self.retriever.truncate}: whole vectors are learnt; accepted: null")
         return self

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from sparring.components.files import read_json
 from sparring.workflows.report.deployment import deployment
 from sparring.workflows.report.finished import Finished, Json
+from sparring.workflows.report.sections.entropies import entropy_means
 from sparring.workflows.report.sections.sizes import sizes
 from sparring.workflows.stages.expected import Expected
 from sparring.workflows.stages.results import System, SystemCost
@@ -44,7 +45,7 @@ def metrics_of(
     if tables := list(sizes(steps, store)):
         metrics["sizes"] = tables
     if expected is not None:
-        metrics["expected"] = expected.beside(metrics["means"])
+        metrics["expected"] = expected.beside([*metrics["means"], *entropy_means(systems, store)])
     deployed = deployment(metrics, systems, costs, store, results)
     return metrics if deployed is None else {**metrics, "deploy": deployed}
 

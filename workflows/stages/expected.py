@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from sparring.components.config import Config
+from sparring.components.config import Config, listing
 
 KEY = "expected"
 """The key, which recipes do not see."""
@@ -17,13 +17,23 @@ class ExpectedMeasure(Config):
     """A measure's column of a table."""
 
     measure: str = Field(min_length=1)
-    """A measure as the run's table has it: RR@10, Spearman."""
+    """A measure as the run's table has it, such as RR@10 or Spearman, or `entropy`, as the report has it."""
     collection: str | None = None
     """The collection or set, where a run has several. Null for that of a run with one."""
     values: dict[str, FiniteFloat] = Field(min_length=1)
     """The paper's value of each system: a row of the run's table, or one that this run has not, under its own name."""
+    unit: Literal["percent", "share", "number"] | None = None
+    """What these values are, if not what the table's others are: an entropy is a `number`."""
     not_comparable: str = ""
     """Why these values say nothing about the run's, where that is so."""
+    rows_not_comparable: dict[str, str] = {}
+    """The same of some systems alone, by system."""
+
+    @model_validator(mode="after")
+    def _names_its_rows(self) -> Self:
+        for system in self.rows_not_comparable.keys() - self.values.keys():
+            raise ValueError(f"rows_not_comparable: {system!r} has no value; accepted: {listing(self.values)}")
+        return self
 
 
 class Expected(Config):
@@ -59,15 +69,15 @@ class Expected(Config):
         """The values as shares, each with the run's mean, its 95 % interval and the difference, None where the run has
         no such row; whether the value lies `within` the interval, `above` or `below`, is `not measured` or `not
         comparable`; and that in a sentence."""
-        scale = 100 if self.unit == "percent" else 1
         rows = []
         for column in self.of:
+            scale = 100 if (column.unit or self.unit) == "percent" else 1
             own = {
                 one["system"]: one for one in means
                 if one["measure"] == column.measure and column.collection in (None, one["collection"])
             }  # fmt: skip
-            why = self.not_comparable or column.not_comparable
             for system, value in column.values.items():
+                why = self.not_comparable or column.not_comparable or column.rows_not_comparable.get(system, "")
                 found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
                 place = {"system": system, "collection": column.collection, "measure": column.measure}
                 rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})

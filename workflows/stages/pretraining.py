@@ -44,7 +44,8 @@ class PretrainingPhase(Config):
     objective: Literal["simlm", "cocondenser", "ict", "simcse", "diffcse"] = "simlm"
     """`simlm`, with all that `bottleneck` makes of it; `cocondenser`, the same over two spans of each document, which
     find each other in the view `batch`; `ict`, the inverse cloze task; `simcse`, where two views of a text differ by
-    dropout; `diffcse`, the same and differences."""
+    dropout; `diffcse`, the same and differences. With `towers: separate`, `ict` trains both towers, each on its side of
+    the pairs. The others train one encoder, which both towers then begin from (Zhang et al., 2022, section 4.2)."""
     bottleneck: BottleneckConfig = BottleneckConfig()
     spans: SpanConfig = SpanConfig()
     cloze: ClozeConfig = ClozeConfig()
@@ -114,17 +115,20 @@ Pretraining = Annotated[
 def pretrained(
     collection: Collection, begun: Model, phases: list[PretrainingPhase], config: CollectionConfig, seed: int
 ) -> list[Model]:
-    """The retriever after each phase of pre-training on the collection's documents."""
+    """The retriever after each phase of pre-training on the collection's documents.
+
+    If the retriever has two towers, an objective of one encoder trains a start model with shared towers. Both towers of
+    the retriever then begin from that encoder.
+    """
     models = [begun]
     reads = begun.step.inputs["config"]
+    encoder: Step | None = None  # what objectives of one encoder have trained so far
     whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
     if whole and getattr(reads, "adapter", None) is not None:
         raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
-    if whole and getattr(reads, "towers", None) == "separate":
-        raise ValueError(f"towers: separate: {whole[0]} makes one encoder for both sides; accepted: shared")
     sentences = any(one.objective in ("simcse", "diffcse") for one in phases)
     if sentences and isinstance(reads, DualEncoderConfig):
-        if wrong := not_one_encoder(reads):
+        if wrong := not_one_encoder(reads.model_copy(update={"towers": "shared"})):
             raise ValueError(wrong)
         adapted = reads.adapter is not None and reads.adapter.dropout > 0
         if not adapted and (reads.dropout == 0 or (reads.dropout is None and lacks_dropout(reads))):
@@ -151,12 +155,33 @@ def pretrained(
         if "rated" in own:
             dev = step("rated pairs", ingest, source=own["rated"])
             own["rated"] = step("rated pairs tokens", tokenize, data=dev, model=begun.step, config=config.tokens)
+        split = asked.objective != "ict" and getattr(reads, "towers", None) == "separate"
+        begins = models[-1].step
+        if split:
+            if encoder is None and i > 0:
+                raise ValueError(f"pretrain.{i}: {asked.objective} trains one encoder, and the phase before it has "
+                                 "trained two towers; accepted: `ict` as the last phase")  # fmt: skip
+            begins = encoder or _with_shared_towers(collection, reads).step
         learnt = _learnt(
-            label, collection, begun, asked.objective, models[-1].step, config=asked.train,
+            label, collection, begun, asked.objective, begins, config=asked.train,
             seed=[own_seed, asked.objective, *([i] if i else [])], dev=dev, **own,
         )  # fmt: skip
-        models.append(begun.after(learnt))
+        encoder = learnt if split else None
+        models.append(begun.after(with_two_towers(f"{label}, two towers", reads, learnt) if split else learnt))
     return models[1:]
+
+
+def with_two_towers(label: str, reads: DualEncoderConfig, encoder: Step) -> Step:
+    """A retriever whose two towers begin from the encoder of a trained one with shared towers."""
+    return step(label, start, config=reads, encoder=encoder)
+
+
+def _with_shared_towers(collection: Collection, reads: DualEncoderConfig) -> Model:
+    """A start model like a retriever with two towers, but with one encoder for both sides. Without a projection, which
+    objectives of one encoder do not train."""
+    own: dict[str, Any] = {"towers": "shared", "share": [], "projection": None, "projection_norm": None}
+    own |= {"projections": "apart", "truncate": None}
+    return collection.initial_model("start encoder", reads.model_copy(update=own))
 
 
 def generator(

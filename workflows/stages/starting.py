@@ -1,7 +1,7 @@
 """Where a recipe's retriever comes from: a model as it is, pre-training, or another experiment."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -12,7 +12,7 @@ from sparring.workflows.stages import experiments
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import RetrievalConfig, seeded
 from sparring.workflows.stages.phases import PRETRAINING
-from sparring.workflows.stages.pretraining import Pretraining, pretrained
+from sparring.workflows.stages.pretraining import Pretraining, pretrained, with_two_towers
 from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
@@ -27,8 +27,9 @@ class StartedConfig(RetrievalConfig):
     start_from: str | None = None
     """An experiment's file, relative to where you run or to this config: the retriever begins from the last one that it
     trains, such as SimLM's pre-trained encoder (recipe `simlm`, with `retriever_1: null`). It must be made from the
-    same model, by the same keys; the collection may be another. Each seed begins from that of the same seed. It is
-    measured as `pre-trained`. Null for the model as it is."""
+    same model, by the same keys; the collection may be another. A retriever with `towers: separate` may also begin from
+    one with shared towers: both of its towers then begin from that encoder. Each seed begins from that of the same
+    seed. It is measured as `pre-trained`. Null for the model as it is."""
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -73,16 +74,29 @@ def started(
 
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
-    """The last retriever that another experiment trains."""
+    """The last retriever that another experiment trains, with two towers where ours has two and the other's one."""
     other = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
     trained = other.last_retriever(f"start_from: {path}")
-    if trained.fingerprint == begun.step.fingerprint:
+    nodes = graph([trained])
+    if not any(node.description.models == "training" for node in nodes):
         raise ValueError(f"start_from: {path}: it trains no retriever; accepted: an experiment that does, or null")
-    made = {node.fingerprint: node.label for node in graph([trained])}
-    if begun.step.fingerprint not in made:
+    made = {node.fingerprint: node.label for node in nodes}
+    reads = begun.step.inputs["config"]
+    splits = begun.step.fingerprint not in made
+    if splits and not _begins_two_towers(begun.after(trained).begun.inputs.get("config"), reads):
         raise ValueError(
-            f"start_from: {path}: its retriever is made from another model; accepted: the same `retriever`"
+            f"start_from: {path}: its retriever is made from another model; accepted: the same `retriever`, with "
+            "`towers: shared` or the same"
         )
     shared = {node.fingerprint for node in graph([begun.tokens])}
     labels = {one: seeded(f"{path.stem}: {label}", seed, config) for one, label in made.items() if one not in shared}
-    return relabelled(trained, labels, dict.fromkeys(labels, PRETRAINING))
+    taken = relabelled(trained, labels, dict.fromkeys(labels, PRETRAINING))
+    return with_two_towers(seeded("pre-training, two towers", seed, config), reads, taken) if splits else taken
+
+
+def _begins_two_towers(theirs: Any, ours: DualEncoderConfig) -> bool:
+    """Whether a retriever with one encoder differs from ours in having one instead of two."""
+    if not isinstance(theirs, DualEncoderConfig) or ours.towers != "separate" or theirs.towers == "separate":
+        return False
+    of_two = {key: getattr(ours, key) for key in ("towers", "share", "projections")}
+    return theirs.model_copy(update=of_two) == ours

@@ -73,7 +73,10 @@ def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
         "masked_language_model": MaskedLanguageModel,
     }  # fmt: skip
     kind = kinds[config.kind]
-    own = {} if encoder is None else {"model": str(encoder / "model"), "revision": None, "layers": None}
+    own: dict[str, Any] = {}
+    if encoder is not None:
+        own = {"model": str(encoder / "model"), "revision": None, "layers": None}
+        own |= {"weights": "pretrained"} if isinstance(config, DualEncoderConfig) else {}
     model, tokenizer = kind.start(config.model_copy(update=own))
     model.config = model.config.model_copy(update={name: getattr(config, name) for name in own})
     _check_vocabulary(config, model, tokenizer)

@@ -225,7 +225,7 @@ def test_more_rounds_keep_what_was_played(tmp_path: Path, ar2: dict[str, Any]) -
     """The first round is the same game, whether or not another follows."""
     one, two = read(tmp_path, ar2), read(tmp_path, ar2, "rounds=2")
     kept = {node.fingerprint for node in graph(two.wanted)}
-    last = r"ranker over retriever 1|BM25 \+ retriever 1, interp|control in-batch 1|control: (in-batch|ance) measures"
+    last = r"ranker over (BM25 \+ )?retriever 1|BM25 \+ retriever 1, interp|control in-batch 1|control: (in-batch|ance) measures"
     moved = {label for label, node in steps(one).items() if node.fingerprint not in kept} - {"selection", "results"}
     assert [label for label in moved if not re.match(last, label)] == []
     assert not {"retriever 1", "ranker 1", "control in-batch 1", "control ance 1"} & moved
@@ -345,6 +345,28 @@ def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2:
         assert ranking_of(nodes[f"{label} (test)"]) == ranking
     compared = nodes["results"].inputs["comparisons"]
     assert {"system": "ranker over retriever 2", "baseline": "warm ranker over retriever 2"} in compared
+
+
+def test_the_last_rounds_systems_are_compared_with_those_before_the_game(tmp_path: Path, ar2: dict[str, Any]) -> None:
+    """How much of a gain precedes the game is in every table, and tested."""
+    experiment = read(tmp_path, ar2, "rounds=2")
+    nodes, names = steps(experiment), [system.name for system in experiment.outcome.systems]
+    pairs = {
+        "retriever 2": "warm retriever",
+        "ranker over retriever 2": "warm ranker over warm retriever",
+        "ranker over BM25 + retriever 2": "warm ranker over BM25 + warm retriever",
+    }
+    compared = nodes["results"].inputs["comparisons"]
+    assert {*pairs, *pairs.values(), "BM25 + warm retriever, interpolated"} <= {*names}
+    assert all({"system": one, "baseline": other} in compared for one, other in pairs.items())
+    fused = nodes["warm ranker over BM25 + warm retriever (test)"]
+    assert (fused.inputs["ranker"], ranking_of(fused)) == (
+        nodes["warm ranker"], "BM25 + warm retriever, interpolated (test)"
+    )  # fmt: skip
+    without = read(tmp_path, ar2, "rounds=2", "other_rerankings=[]")
+    assert not [one.name for one in without.outcome.systems if "ranker over BM25" in one.name]
+    compared = steps(without)["results"].inputs["comparisons"]
+    assert {"system": "ranker over retriever 2", "baseline": "warm ranker over warm retriever"} in compared
 
 
 def test_answers_are_looked_for_where_they_are_asked_for(tmp_path: Path, ar2: dict[str, Any]) -> None:

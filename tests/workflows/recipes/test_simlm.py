@@ -118,6 +118,16 @@ def test_the_ranker_can_begin_as_the_retrievers_do(tree: dict[str, Any], tmp_pat
     assert steps(tree, tmp_path)["start ranker"].inputs.get("encoder") is None
 
 
+def test_retrievers_with_two_towers_begin_both_from_the_encoder(tree: dict[str, Any], tmp_path: Path) -> None:
+    made = steps(tree, tmp_path, "retriever.towers=separate")
+    both = made["pre-training, two towers"]
+    assert same(both.inputs["encoder"], made["pre-training"])
+    for name in ("retriever 1", "retriever 2", "distilled retriever"):
+        assert same(made[name].inputs["start"], both)
+    assert same(made["retriever 1 without pre-training"].inputs["start"], made["start retriever"])
+    assert made["start retriever"].inputs["config"].towers == "separate"
+
+
 def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path: Path) -> None:
     made = steps(tree, tmp_path, "seeds=[1, 2]")
     for seed in (1, 2):
@@ -140,7 +150,6 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
         ("pretrain.train.updates=0", "tiny.yaml: pretrain.train.updates: got 0; accepted: 1 or more"),
         ("pretrain.train.update=3", "tiny.yaml: pretrain.train.update: unknown key; accepted: updates, "),
-        ("retriever.towers=separate", "towers: separate: simlm makes one encoder for both sides; accepted: shared"),
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
         (
             "retriever_1.train.losses.0.over=group",

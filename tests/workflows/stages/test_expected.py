@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparring.components.config import UserError
+from sparring.components.files import read_json
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.expected import Expected
 from tests.support import tiny
@@ -46,6 +47,13 @@ def test_what_cannot_be_told_says_why() -> None:
     assert (one["difference"], other["lies"]) == (pytest.approx(0.1), "within")
 
 
+def test_some_rows_of_a_column_may_not_be_comparable() -> None:
+    column = {"measure": "RR@10", "values": {"a": 40.0, "b": 40.0}, "rows_not_comparable": {"a": "it learns nothing"}}
+    one, other = Expected(source="s", of=[column]).beside([mean("a", 0.5, 0.1), mean("b", 0.5, 0.2)])["rows"]
+    assert (one["lies"], one["sentence"]) == ("not comparable", "Not comparable: it learns nothing.")
+    assert other["lies"] == "within"
+
+
 def test_other_numbers_are_not_the_papers() -> None:
     asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
     assert asked.after(["seeds=[1, 2]"]).beside([mean("a", 0.4, 0.1)])["rows"][0]["lies"] == "within"
@@ -78,7 +86,8 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
         for name, one in {"plain": tree, "told": {**tree, "expected": PAPER}}.items()
     )
     assert [node.fingerprint for node in told.wanted] == [node.fingerprint for node in plain.wanted]
-    place = tiny.place(tmp_path / "place", {**tree, "expected": PAPER})
+    entropy = {"measure": "entropy", "unit": "number", "values": {"start model": 0.01, "BM25": 1.5}}
+    place = tiny.place(tmp_path / "place", {**tree, "expected": {**PAPER, "of": [*PAPER["of"], entropy]}})
     assert place("run") == 0
     said()
     assert place("show") == 0
@@ -88,8 +97,12 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
     assert ["their", "own", "RR@10", "0.400", "-", "-", "not", "measured"] in lines
     rows = place.metrics()["expected"]["rows"]
     assert [(row["system"], row["lies"]) for row in rows] == [
-        ("BM25", "below"), ("start model", "above"), ("their own", "not measured")
+        ("BM25", "below"), ("start model", "above"), ("their own", "not measured"),
+        ("start model", "below"), ("BM25", "not measured"),  # whose entropy is not measured
     ]  # fmt: skip
+    measured = place.artifact("start model measures")
+    assert rows[3]["value"] == pytest.approx(read_json(measured / "artifact.json")["summary"]["entropy"])
+    assert rows[3]["expected"] == 0.01
     page = (place.runs / "tiny" / "report.html").read_text()
     assert "Karpukhin et al. (2020), Table 2" in page
     assert "Not comparable: this run has no such row." in page
@@ -106,6 +119,10 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
         ({"of": []}, "of: columns with the paper.s values, or none and `unsaid`"),
         ({"of": [{"measure": "RR@10", "values": {"BM25": "good"}}]}, "expected: of.0.values.BM25"),
         ({"unit": "points"}, "expected: unit"),
+        (
+            {"of": [{**PAPER["of"][0], "rows_not_comparable": {"BM26": "why"}}]},
+            "rows_not_comparable: 'BM26' has no value; accepted: BM25, start model, their own",
+        ),
     ],
     ids=str,
 )

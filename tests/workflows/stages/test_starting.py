@@ -6,12 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from sparring.components.config import UserError
 from sparring.workflows.stages import experiments
 from sparring.workflows.stages.results import Outcome
 from sparring.workflows.store.dag import graph
 from tests.support import tiny
+
+LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
+
+
+def training_over(view: str) -> dict[str, Any]:
+    return tiny.training(over=view, updates=2, batch=8)
 
 
 @pytest.fixture
@@ -56,6 +63,54 @@ def test_pre_training_is_a_key_of_the_recipe_too(
     assert "pre-trained" in {system.name for system in outcome.systems}
 
 
+def test_both_towers_begin_from_one_pre_trained_encoder(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:
+    """By `pretrain`, and by `start_from` an experiment with shared towers, which makes the same retriever."""
+    other = tiny.simlm(beir, encoder)
+    tree = {**tiny.dpr(beir, encoder), "retriever": {**other["retriever"], "towers": "separate"}}
+    inside = {node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": other["pretrain"]}).results])}
+    outside = {node.label: node for node in graph([built(tmp_path, {**tree, "start_from": str(simlm)}).results])}
+    for made, trained in ((inside, "pre-training"), (outside, "simlm: pre-training")):
+        first = made["pre-training, two towers"]
+        assert made["retriever"].inputs["start"] is first
+        assert (first.inputs["config"].towers, first.inputs["encoder"]) == ("separate", made[trained])
+        assert made[trained].inputs["start"].inputs["config"].towers != "separate"
+    place = tiny.place(tmp_path / "place", {**tree, "start_from": str(simlm)})
+    assert place("run", "--until", "pre-training, two towers") == 0
+    folder = place.artifact("pre-training, two towers") / "model"
+    query, document = (load_file(folder / side / "model.safetensors") for side in ("query", "document"))
+    learnt = load_file(place.artifact("simlm: pre-training") / "model" / "model.safetensors")
+    assert learnt.keys() == query.keys() == document.keys()
+    assert all(learnt[key].equal(query[key]) and learnt[key].equal(document[key]) for key in learnt)
+
+
+def test_what_is_pre_trained_with_two_towers_has_two_where_it_goes_on(
+    tmp_path: Path, beir: Path, encoder: Path, simlm: Path
+) -> None:
+    """Another experiment that has made two towers of one encoder already is not taken apart again."""
+    other = tiny.simlm(beir, encoder)
+    retriever = {**other["retriever"], "towers": "separate"}
+    tiny.write(simlm, {**other, "retriever_1": None, "retriever": retriever})
+    outcome = built(tmp_path, {**tiny.dpr(beir, encoder), "retriever": retriever, "start_from": str(simlm)})
+    made = {node.label: node for node in graph([outcome.results])}
+    assert made["retriever"].inputs["start"] is made["simlm: pre-training, two towers"]
+
+
+def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, beir: Path, encoder: Path) -> None:
+    tree = {**tiny.dpr(beir, encoder)}
+    tree["retriever"] = {**tree["retriever"], "pooling": "cls", "towers": "separate"}
+    masked = {"objective": "simlm", "bottleneck": {"task": "masked"}, "train": {
+        **training_over("encoder"), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
+    pairs = {"objective": "ict", "train": training_over("batch")}
+    made = {node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": [masked, masked, pairs]}).results])}
+    first, second, third = (made[f"pre-training {i}"] for i in (1, 2, 3))
+    assert first.inputs["start"].inputs["config"].towers == "shared"
+    assert second.inputs["start"] is first
+    assert third.inputs["start"] is made["pre-training 2, two towers"]
+    assert made["retriever"].inputs["start"] is third
+    with pytest.raises(UserError, match=r"pretrain\.1: simlm trains one encoder, and the phase before it has trained two"):
+        built(tmp_path, {**tree, "pretrain": [pairs, masked]})
+
+
 def test_a_retriever_learns_from_crops_first(tmp_path: Path, beir: Path, encoder: Path) -> None:
     tree = tiny.dpr(beir, encoder)
     tree["pretrain"] = {
@@ -79,6 +134,7 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("retriever.projection=4", "simlm.yaml: its retriever is made from another model; accepted: the same"),
         ("retriever.pooling=mean", "simlm.yaml: its retriever is made from another model; accepted: the same"),
         ("start_from=nowhere.yaml", "nowhere.yaml"),
         ("start_from={folder}/untrained.yaml", "untrained.yaml: it trains no retriever; accepted: an experiment that"),

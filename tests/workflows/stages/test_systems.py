@@ -31,8 +31,9 @@ def test_every_system_of_ar2_can_be_exported() -> None:
         "BM25": ["lexical"],
         **{name: ["dense"] for name in ("start model", "warm retriever", "retriever 1")},
         **{f"BM25 + start model, {how}": both for how in ("reciprocal", "interpolated")},
-        "BM25 + retriever 1, interpolated": both,
+        **{f"BM25 + {name}, interpolated": both for name in ("warm retriever", "retriever 1")},
         **dict.fromkeys(("warm ranker over warm retriever", "ranker over retriever 1"), ranked),
+        "warm ranker over BM25 + warm retriever": [*both, "ranker", "prior"],
         "ranker over BM25 + retriever 1": [*both, "ranker", "prior"],
     }
     assert list(of_ar2) == list(outcome("demo.yaml").ranked)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from sparring.components.config import UserError
@@ -36,6 +37,32 @@ def test_a_start_ranker_has_the_same_head_wherever_it_is_made(tmp_path: Path, en
     for one, other in zip(a, b, strict=True):
         first, second = load_file(one), load_file(other)
         assert all(first[key].equal(second[key]) for key in first)
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_two_towers_begin_from_one_trained_encoder(tmp_path: Path, encoder: Path, weights: str) -> None:
+    """`weights: random` says what the encoder began from, and not that the towers forget what it has learnt."""
+    from sparring.components.models.dual_encoder import DualEncoder
+
+    for name in ("shared", "separate"):
+        (tmp_path / name).mkdir()
+    own = {"weights": weights, "layers": 1}
+    start(tmp_path / "shared", toy.INLINE, config=toy.retriever_config(encoder, towers="shared", **own))
+    trained = DualEncoder.load(tmp_path / "shared" / "model")
+    with torch.no_grad():
+        for weight in trained.parameters():
+            weight += 0.25
+    trained.save(tmp_path / "shared" / "model", tmp_path / "shared" / "tokenizer")
+    config = toy.retriever_config(encoder, towers="separate", projection=4, projections="alike", **own)
+    start(tmp_path / "separate", toy.INLINE, config=config, encoder=tmp_path / "shared")
+    model = DualEncoder.load(tmp_path / "separate" / "model")
+    assert (model.config.towers, model.config.weights, model.config.model) == ("separate", weights, str(encoder))
+    assert model.tower("query") is not model.tower("document")
+    theirs = trained.tower("query").state_dict()
+    for side in ("query", "document"):
+        own_weights = model.tower(side).state_dict()
+        assert own_weights.keys() == theirs.keys()
+        assert all(theirs[key].equal(own_weights[key]) for key in theirs)
 
 
 def test_done_again_on_the_same_place_it_is_the_same(tmp_path: Path, encoder: Path) -> None:

@@ -47,16 +47,14 @@ def build(config: Config) -> Outcome:
                     results.add(f"{name} by neighbours", ranking, seed=seed)
         if config.pretrain:
             with in_phase(PRETRAINING):
-                retrieval = retrievals[PRETRAINED, seed] = _pretrained(collection, config, config.pretrain, seed)
+                retrieval = _pretrained(collection, config, config.pretrain, seed)
                 results.add(PRETRAINED, retrieval.ranking(split), retrieval=retrieval, seed=seed)
-        for beside in (WARM, PRETRAINED):
-            if (retrieval := retrievals.get((beside, seed))) is not None:
-                name = f"BM25 + {beside}, interpolated"
-                with in_phase(EVALUATION):
-                    rankings = fused_with_bm25(
-                        seeded(name, seed, config), collection, retrieval.ranking, config, INTERPOLATED
-                    )
-                    results.add(name, rankings(split), seed=seed)
+            with in_phase(EVALUATION):
+                name = f"BM25 + {PRETRAINED}, interpolated"
+                rankings = fused_with_bm25(
+                    seeded(name, seed, config), collection, retrieval.ranking, config, INTERPOLATED
+                )
+                results.add(name, rankings(split), seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in of_ours(results.systems)}
     return replace(
@@ -119,7 +117,6 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
         **{key: own[key] for key in CollectionConfig.model_fields},
         "recipe": "ar2",
         **{key: own[key] for key in ("rounds", "gate", "rerank")},
-        "other_rerankings": ["fused"],
         "retriever": {
             "model": own["model"],
             "warm": _phase(train.warm, [_cross_entropy(over="batch", options=TEMPERATURE)]),

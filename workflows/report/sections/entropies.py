@@ -8,6 +8,9 @@ from sparring.workflows.report.finished import Json
 from sparring.workflows.stages.results import System
 from sparring.workflows.store.store import Store
 
+ENTROPY = "entropy"
+"""What the entropy is called as a measure in `expected`."""
+
 
 def entropies(systems: Sequence[System], store: Store) -> list[Json]:
     """The systems whose evaluation measured the entropy, each the mean over its seeds."""
@@ -25,3 +28,12 @@ def entropies(systems: Sequence[System], store: Store) -> list[Json]:
             "entropy": (mean, deviation), "choices": math.exp(mean), "even": math.log(documents),
         })  # fmt: skip
     return rows
+
+
+def entropy_means(systems: Sequence[System], store: Store) -> list[Json]:
+    """The entropies as means of a measure, for what a paper has beside them."""
+    return [
+        {**{key: row[key] for key in ("system", "collection")}, "measure": ENTROPY, "value": row["entropy"][0],
+         "low": None, "high": None}
+        for row in entropies(systems, store)
+    ]  # fmt: skip
