@@ -67,10 +67,10 @@ FOLDERS = {place for place in FILES if "." not in place}
 
 NOT_HERE = {
     "ar2": (
-        "Tables 1 and 9 (statistics, numbers of the trainings: they are in the configs). Table 4's latencies and Table 8 "
-        "(how long a batch, a refresh and all trainings take on 8 A100: they say nothing of another machine, whose own "
-        "times every report has). Figure 3's points from the second round to the ninth, and Figure 4's of ANCE (they are "
-        "in no table). Figures 1 and 2 (drawings). Rows that the tables take from other papers."
+        "Tables 1 and 9 (statistics, numbers of the trainings: they are in the configs). Table 4's latencies and Table "
+        "8 (how long a batch, a refresh and all trainings take on 8 A100: they say nothing of another machine, whose "
+        "own times every report has). Figure 3's points from the second round to the ninth, and Figure 4's of ANCE "
+        "(they are in no table). Figures 1 and 2 (drawings). Rows that the tables take from other papers."
     ),
     "samtone": (
         "The average columns of Tables 1 and 4 (means of the other columns), GTR's column of Table 2 (another "

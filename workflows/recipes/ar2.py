@@ -199,6 +199,7 @@ class Game:
             retrieval = warm_retrieval = self.refresh("warm retriever", retriever, round=0)  # lines 3 and 4
             ranker = warm_ranker = self.warm_up_ranker(retrieval)  # line 5
             self.rerank("warm ranker over warm retriever", ranker, retrieval, round=0)
+            self.fuse_with_bm25("warm retriever", retrieval, "warm ranker", ranker)
 
         for i in range(1, config.rounds + 1):  # line 6
             with in_phase(round_name(i)):
@@ -213,7 +214,6 @@ class Game:
                     self.rerank(f"ranker over retriever {i}", ranker, retrieval, round=i)
 
         with in_phase(EVALUATION):
-            self.fuse_with_bm25("warm retriever", warm_retrieval, "warm ranker", warm_ranker)
             self.fuse_with_bm25(f"retriever {config.rounds}", retrieval, "ranker", ranker)
             if "grid" in config.other_rerankings:
                 self.rerank(f"warm ranker over retriever {config.rounds}", warm_ranker, retrieval)

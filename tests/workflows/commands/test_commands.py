@@ -112,13 +112,14 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     assert set(metrics) == {"rows", "means", "comparisons", "leading", "steps", "notes"}
     says = "R@100 looks further than the ranking, which ends at rank 20."
     shorter, tied = metrics["notes"]
-    assert shorter == f"BM25 measures, and 10 more: {says}"
+    assert shorter == f"BM25 measures, and 13 more: {says}"
     assert re.match(r"BM25 measures, .*: For \d of 4 queries RR@10 depends on the order of documents with equal", tied)
     assert all(one["executed"] for one in metrics["steps"])
     assert {row["system"] for row in metrics["rows"]} == {
         "BM25", "start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated", "warm retriever",
-        "warm ranker over warm retriever", "retriever 1", "BM25 + retriever 1, interpolated", "ranker over retriever 1",
-        "control: in-batch", "control: ance",
+        "warm ranker over warm retriever", "BM25 + warm retriever, interpolated",
+        "warm ranker over BM25 + warm retriever", "retriever 1", "ranker over retriever 1",
+        "BM25 + retriever 1, interpolated", "ranker over BM25 + retriever 1", "control: in-batch", "control: ance",
     }  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def test_every_system_is_a_candidate_of_its_kind() -> None:
     fusions = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated"]
     assert [name for name, trained in found.items() if not trained] == ["BM25", "start model", *fusions]
     assert [name for name, trained in found.items() if trained] == [
-        "warm retriever", "warm ranker over warm retriever", "retriever 1", "ranker over retriever 1",
-        "BM25 + warm retriever, interpolated", "warm ranker over BM25 + warm retriever",
+        "warm retriever", "warm ranker over warm retriever", "BM25 + warm retriever, interpolated",
+        "warm ranker over BM25 + warm retriever", "retriever 1", "ranker over retriever 1",
         "BM25 + retriever 1, interpolated", "ranker over BM25 + retriever 1",
     ]  # fmt: skip
     controls = {"control: in-batch", "control: ance"}

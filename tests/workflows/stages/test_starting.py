@@ -101,13 +101,17 @@ def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, b
     masked = {"objective": "simlm", "bottleneck": {"task": "masked"}, "train": {
         **training_over("encoder"), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
     pairs = {"objective": "ict", "train": training_over("batch")}
-    made = {node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": [masked, masked, pairs]}).results])}
+    made = {
+        node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": [masked, masked, pairs]}).results])
+    }
     first, second, third = (made[f"pre-training {i}"] for i in (1, 2, 3))
     assert first.inputs["start"].inputs["config"].towers == "shared"
     assert second.inputs["start"] is first
     assert third.inputs["start"] is made["pre-training 2, two towers"]
     assert made["retriever"].inputs["start"] is third
-    with pytest.raises(UserError, match=r"pretrain\.1: simlm trains one encoder, and the phase before it has trained two"):
+    with pytest.raises(
+        UserError, match=r"pretrain\.1: simlm trains one encoder, and the phase before it has trained two"
+    ):
         built(tmp_path, {**tree, "pretrain": [pairs, masked]})
 
 
