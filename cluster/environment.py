@@ -153,11 +153,27 @@ def _resolve(folder: Path, requirements: list[str], kept: str, options: Sequence
     wanted.write_text("\n".join(requirements) + "\n")
     found.write_text(kept)  # uv keeps to the versions of the file that it writes
     print(f"Resolving {len(requirements)} requirements ...", flush=True)
-    done = _call([
-        str(folder / "venv" / "bin" / "uv"), "pip", "compile", "--quiet", "--no-config", "--universal",
-        "--generate-hashes", "--python-version", "3.11", "--fork-strategy", "fewest", "--no-header", "--no-annotate",
-        *options, str(wanted), "--output-file", str(found),
-    ])  # fmt: skip
+    done = _call(
+        [
+            str(folder / "venv" / "bin" / "uv"),
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-config",
+            "--universal",
+            "--generate-hashes",
+            "--python-version",
+            "3.11",
+            "--fork-strategy",
+            "fewest",
+            "--no-header",
+            "--no-annotate",
+            *options,
+            str(wanted),
+            "--output-file",
+            str(found),
+        ]
+    )
     if done.returncode:
         raise Failure(f"{done.stdout}uv cannot resolve this; `make lock UPGRADE=1` lets go of the present pins")
     blocks = [block for block in re.split(r"\n(?! )", found.read_text()) if block]
@@ -272,10 +288,15 @@ def _install(progress: Progress, arguments: list[str]) -> None:
     with (
         log.open("a") as file,
         subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            close_fds=False, env=_clean(),
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            close_fds=False,
+            env=_clean(),
         ) as pip,
-    ):  # fmt: skip
+    ):
         assert pip.stdout is not None
         lines = []
         for line in pip.stdout:

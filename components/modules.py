@@ -121,11 +121,13 @@ def absent(path: Path) -> list[tuple[int, str]]:
         (node.lineno, name)
         for node in syntax(path).body
         for name in (
-            [alias.name for alias in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
             else []
         )
-    ]  # fmt: skip
+    ]
     packages = [(line, name.partition(".")[0]) for line, name in named]
     return [(line, package) for line, package in packages if importlib.util.find_spec(package) is None]
 

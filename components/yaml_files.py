@@ -124,7 +124,7 @@ def yaml_line(value: Any) -> str:
     """
     text = yaml.dump(
         value, Dumper=_Plain, sort_keys=False, allow_unicode=True, default_flow_style=True, width=float("inf")
-    )  # fmt: skip
+    )
     return text.removesuffix("\n").removesuffix("\n...")  # which ends a text that is a value alone
 
 

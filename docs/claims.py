@@ -211,18 +211,18 @@ def read(ours: Ours, claim: Claim | None = None) -> Reading:
     compared, far = sizes_compared(entry, [better - worse for better, worse in sizes])
     if claim and claim.once and word != NOT_SHOWN:
         scope = Scope(once=claim.once)
-    return Reading(
-        ours, SIGN_ONLY if far and word == HOLDS else word, scope, **means_of, entry=entry, size=compared
-    )  # fmt: skip
+    return Reading(ours, SIGN_ONLY if far and word == HOLDS else word, scope, **means_of, entry=entry, size=compared)
 
 
 def _compared(comparisons: Sequence[Json], ours: Ours, collection: str) -> Json | None:
     """The comparison of the two rows by the test that counts the most, as the claim has them; None for none."""
     for sign, (system, baseline) in ((1, (ours.better, ours.worse)), (-1, (ours.worse, ours.better))):
         entries = [
-            one for one in comparisons if (one["system"], one["baseline"]) == (system, baseline)
+            one
+            for one in comparisons
+            if (one["system"], one["baseline"]) == (system, baseline)
             and (one["measure"], one["collection"]) == (ours.measure, collection)
-        ]  # fmt: skip
+        ]
         for entry in sorted(entries, key=lambda one: one["test"] != THE_METHOD)[:1]:
             ends = [None if entry.get(end) is None else sign * entry[end] for end in ("low", "high")]
             low, high = ends if sign == 1 else reversed(ends)
@@ -271,9 +271,10 @@ def worst(readings: Sequence[Reading]) -> Reading | None:
     """
     told = [one for one in readings if one.verdict != UNTOLD]
     return min(
-        told, default=None,
+        told,
+        default=None,
         key=lambda one: (WORST_FIRST.index(one.verdict), one.scope.trainings == 0, one.scope.trainings),
-    )  # fmt: skip
+    )
 
 
 def summary(claim: Claim, readings: Sequence[Reading]) -> tuple[str, str]:

@@ -159,13 +159,25 @@ def text() -> str:
                 places.setdefault(_place(file), set()).add(file)
             what = expected.source.rpartition("), ")[2]
             why = why_not(tree)
-            cells = [what, _link(path), _folders(files), ", ".join(f"`{one}`" for one in models),
-                     expected.hardware or "not said", "yes" if why is None else f"no: {why}"]  # fmt: skip
+            cells = [
+                what,
+                _link(path),
+                _folders(files),
+                ", ".join(f"`{one}`" for one in models),
+                expected.hardware or "not said",
+                "yes" if why is None else f"no: {why}",
+            ]
             lines.append(f"| {' | '.join(cells)} |")
         lines += ["", f"Parts of these: {', '.join(map(_link, parts))}.", ""] if parts else [""]
         lines += [f"Not here: {NOT_HERE[name]}", ""]
-    lines += ["## Files", "", "In `data/`; `$SPARRING_DATA` moves it. Counts are the papers'.", "",
-              "| where | what | files |", "|---|---|---|"]  # fmt: skip
+    lines += [
+        "## Files",
+        "",
+        "In `data/`; `$SPARRING_DATA` moves it. Counts are the papers'.",
+        "",
+        "| where | what | files |",
+        "|---|---|---|",
+    ]
     lines += [f"| {_in_data(place)} | {FILES[place]} | {_named(places[place])} |" for place in sorted(places)]
     return "\n".join(lines) + "\n"
 

@@ -138,8 +138,10 @@ def _page(title: str, about: str, classes: list[type[BaseModel]], shared: set[ty
 def _keys(one: type[BaseModel], here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> list[str]:
     """The table of a config class; its recipe or format, which says what the other keys are, comes first."""
     fields = sorted(one.model_fields.items(), key=lambda item: item[0] not in ("recipe", "format"))
-    rows = [f"| `{name}` | {_type(field.annotation, here, shared)} | {_default(field)} | {_about(field)} |"
-            for name, field in fields]  # fmt: skip
+    rows = [
+        f"| `{name}` | {_type(field.annotation, here, shared)} | {_default(field)} | {_about(field)} |"
+        for name, field in fields
+    ]
     return ["| key | value | default | what it is |", "|---|---|---|---|", *rows, ""] if rows else []
 
 
@@ -221,8 +223,14 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 def on_config(config: Any) -> Any:
     """List the made pages under "Reference"."""
     configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
-    made = ["reference/commands.md", {"Configs": configs}, "reference/profile.md", "reference/formats.md",
-            "reference/losses.md", "reference/licences.md"]  # fmt: skip
+    made = [
+        "reference/commands.md",
+        {"Configs": configs},
+        "reference/profile.md",
+        "reference/formats.md",
+        "reference/losses.md",
+        "reference/licences.md",
+    ]
     config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
     return config
 

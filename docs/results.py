@@ -199,8 +199,10 @@ def _ours(claim: Claim, readings: list[Reading], homes: dict[str, str]) -> list[
         ours, entry = one.ours, one.entry
         place = f"{homes.get(ours.record)}#{_anchor(ours.record)}"
         run = f"[{ours.record}]({place})" if rule.record(ours.record) else f"`{ours.record}`"
-        better, worse = (name if value is None else f"{name} ({unsigned(value)})"
-                         for name, value in ((ours.better, one.better), (ours.worse, one.worse)))  # fmt: skip
+        better, worse = (
+            name if value is None else f"{name} ({unsigned(value)})"
+            for name, value in ((ours.better, one.better), (ours.worse, one.worse))
+        )
         of = f"{_measure(ours)}: {better} against {worse}"
         if entry is None:
             lines.append(_cells(f"{one.verdict}: {one.why}", "", "", of, run))

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Hit", "Run", "StepFailed", "System", "UserError", "load", "read", "run"]
 
 _PLACES = {
-    "Hit": "components.systems.system", "System": "components.systems.system", "UserError": "components.config",
+    "Hit": "components.systems.system",
+    "System": "components.systems.system",
+    "UserError": "components.config",
     "StepFailed": "workflows.store.dag",
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> Any:

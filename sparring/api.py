@@ -65,9 +65,13 @@ class Run:
 
 
 def run(
-    config: Place, *, sets: Mapping[str, Any] | None = None, cluster: Place | None = None, store: Place | None = None,
+    config: Place,
+    *,
+    sets: Mapping[str, Any] | None = None,
+    cluster: Place | None = None,
+    store: Place | None = None,
     runs: Place = "runs",
-) -> Run:  # fmt: skip
+) -> Run:
     """Run an experiment, or resume it, and return its results. Finished steps are not repeated.
 
     `config` is the experiment's file. `sets` changes values of it: `{"rounds": 3}`. `cluster` is a profile of what to
@@ -102,10 +106,15 @@ def read(
 
 
 def load(
-    place: Place, *, system: str | None = None, threads: int | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto", sets: Mapping[str, Any] | None = None,
-    store: Place | None = None, runs: Place = "runs",
-) -> System:  # fmt: skip
+    place: Place,
+    *,
+    system: str | None = None,
+    threads: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    sets: Mapping[str, Any] | None = None,
+    store: Place | None = None,
+    runs: Place = "runs",
+) -> System:
     """Load a system to search with, from any thread.
 
     `place` is the folder that `sparring export` wrote (its subfolder `system`), or the config of a finished run, of
@@ -121,9 +130,12 @@ def load(
 
 
 def _load_from_run(
-    words: tuple[str, ...], name: str | None, *, threads: int | None = None,
+    words: tuple[str, ...],
+    name: str | None,
+    *,
+    threads: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-) -> System:  # fmt: skip
+) -> System:
     experiment, store = opening.opened(parser().parse_args(_placed("show", list(words))))
     outcome = experiment.outcome
     try:

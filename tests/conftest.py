@@ -150,9 +150,13 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A Ray session on this machine for all tests that need one; the profile that joins it."""
     os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "600"
     cluster = Cluster(
-        device="cpu", object_store_mb=200, max_tokens_per_pass=256, retries=0,
-        train={"workers": 2, "threads": 1}, map={"workers": 2, "threads": 1},
-    )  # fmt: skip
+        device="cpu",
+        object_store_mb=200,
+        max_tokens_per_pass=256,
+        retries=0,
+        train={"workers": 2, "threads": 1},
+        map={"workers": 2, "threads": 1},
+    )
     ray_session(cluster)
     yield cluster
     stop_ray()

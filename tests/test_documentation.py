@@ -39,8 +39,12 @@ def blocks(language: str) -> list[tuple[str, str]]:
 def commands() -> list[tuple[str, str]]:
     """Our commands in blocks of commands, without what follows `#`."""
     lines = [(page, line.replace("\\\n", " ")) for page, text in blocks("") for line in text.splitlines()]
-    found = [(page, line[line.index(program) + len(program) :]) for page, line in lines for program in PROGRAMS
-             if re.match(rf"\s*(\w+=\S+ )*{program}", line)]  # fmt: skip
+    found = [
+        (page, line[line.index(program) + len(program) :])
+        for page, line in lines
+        for program in PROGRAMS
+        if re.match(rf"\s*(\w+=\S+ )*{program}", line)
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -97,8 +101,11 @@ def test_the_package_of_ones_own_is_run(
 
 def test_a_link_leads_to_a_file() -> None:
     links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())]
-    lost = [(place(page), link) for page, link in links if not link.startswith("https://")
-            and "reference/" not in link and not (page.parent / link).exists()]  # fmt: skip
+    lost = [
+        (place(page), link)
+        for page, link in links
+        if not link.startswith("https://") and "reference/" not in link and not (page.parent / link).exists()
+    ]
     assert lost == []
 
 

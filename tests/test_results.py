@@ -42,9 +42,21 @@ def rule(pages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pages, "CLAIMS", claims)
 
     def recorded(*comparisons: dict[str, Any], collections: tuple[str, ...] = ("c",)) -> None:
-        means = [{"system": system, "collection": collection, "split": "test", "seeds": [1], "measure": "RR@10",
-                  "value": value, "low": None, "high": None, "queries": 9}
-                 for collection in collections for system, value in (("a", 0.5), ("b", 0.4), ("c", 0.3))]  # fmt: skip
+        means = [
+            {
+                "system": system,
+                "collection": collection,
+                "split": "test",
+                "seeds": [1],
+                "measure": "RR@10",
+                "value": value,
+                "low": None,
+                "high": None,
+                "queries": 9,
+            }
+            for collection in collections
+            for system, value in (("a", 0.5), ("b", 0.4), ("c", 0.3))
+        ]
         (records / "made.json").write_text(json.dumps({"means": means, "comparisons": comparisons}))
         pages.rule.record.cache_clear()
 
@@ -64,9 +76,22 @@ def a_claim(rule: Any) -> Any:
 
 def compared(difference: float, holm: float | None, test: str = THE_METHOD, **rest: Any) -> dict[str, Any]:
     """A comparison of a with b."""
-    return {"system": "a", "baseline": "b", "collection": "c", "split": "test", "seeds": [1, 2, 3], "measure": "RR@10",
-            "difference": difference, "low": difference - 0.02, "high": difference + 0.02, "p": 0.01, "test": test,
-            "queries": 9, "p_holm": holm, **rest}  # fmt: skip
+    return {
+        "system": "a",
+        "baseline": "b",
+        "collection": "c",
+        "split": "test",
+        "seeds": [1, 2, 3],
+        "measure": "RR@10",
+        "difference": difference,
+        "low": difference - 0.02,
+        "high": difference + 0.02,
+        "p": 0.01,
+        "test": test,
+        "queries": 9,
+        "p_holm": holm,
+        **rest,
+    }
 
 
 def read(rule: Any, **ours: Any) -> Any:
@@ -165,8 +190,11 @@ def test_a_claim_is_about_no_more_than_its_narrowest_pair(rule: Any) -> None:
 
 
 THEIRS_BY_SAME_MEASURE = {
-    "table": "ar2/table2-msmarco", "better": "retriever 10", "worse": "warm retriever", "measure": "RR@10"
-}  # fmt: skip
+    "table": "ar2/table2-msmarco",
+    "better": "retriever 10",
+    "worse": "warm retriever",
+    "measure": "RR@10",
+}
 
 
 @pytest.mark.parametrize(
@@ -232,17 +260,23 @@ def test_a_record_typed_by_hand_decides_nothing(rule: Any) -> None:
         ({"ours": [{**OURS, "worse": "x"}]}, "claims.0: made has no row 'x'; rows: a, b, c"),
         ({"ours": [{**OURS, "measure": "P@1"}]}, "claims.0: made has no P@1 of both rows; it has: RR@10 of c"),
         ({"ours": [{**OURS, "collection": "d"}]}, "claims.0: made has no RR@10 of d of both rows; it has: RR@10 of c"),
-        ({"ours": [OURS], "theirs": [{**THEIRS, "better": "x"}]},
-         "claims.0: ar2/table2-nq: Answer@20 has no row 'x'; accepted: BM25, warm retriever, retriever 10"),
-        ({"ours": [OURS], "theirs": [{**THEIRS, "measure": "P@1"}]},
-         "claims.0: ar2/table2-nq: no column P@1; accepted: Answer@5, Answer@20, Answer@100"),
+        (
+            {"ours": [OURS], "theirs": [{**THEIRS, "better": "x"}]},
+            "claims.0: ar2/table2-nq: Answer@20 has no row 'x'; accepted: BM25, warm retriever, retriever 10",
+        ),
+        (
+            {"ours": [OURS], "theirs": [{**THEIRS, "measure": "P@1"}]},
+            "claims.0: ar2/table2-nq: no column P@1; accepted: Answer@5, Answer@20, Answer@100",
+        ),
         ({"ours": [OURS], "theirs": [{**THEIRS, "table": "ar2/table0"}]}, "papers/ar2/table0.yaml: there is no such"),
         ({}, "claims.0: accepted: one of `ours`, `untold` and `by_construction`"),
-        ({"ours": [OURS, {**OURS, "measure": "P@1"}]},
-         "claims.0: ours: made, a, b is there twice; one measure decides for a pair"),
+        (
+            {"ours": [OURS, {**OURS, "measure": "P@1"}]},
+            "claims.0: ours: made, a, b is there twice; one measure decides for a pair",
+        ),
         ({"ours": [{**OURS, "bettr": "a"}]}, "claims.0.ours.0.bettr: unknown key; accepted: record, better, worse"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_claim_is_one_clear_line(rule: Any, pages: ModuleType, page: dict[str, Any], says: str) -> None:
     rule.recorded(compared(0.1, 0.01))
     tree = {"title": "x", "claims": [{"says": "a is better.", **page}], "records": ["made"]}

@@ -43,9 +43,27 @@ from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.needed import NotMade, remade
 
 COMMANDS = (
-    init, plan, run, submit, tune, show, report, record, search, serve, marks, export, push, convert, evaluate,
-    verify, clean, doctor, chaos, completion,
-)  # fmt: skip
+    init,
+    plan,
+    run,
+    submit,
+    tune,
+    show,
+    report,
+    record,
+    search,
+    serve,
+    marks,
+    export,
+    push,
+    convert,
+    evaluate,
+    verify,
+    clean,
+    doctor,
+    chaos,
+    completion,
+)
 """A module each, named as the command: its docstring is the help, `add_arguments` takes a parser, `call` what it
 read."""
 
@@ -83,8 +101,11 @@ def main(words: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     for word in sys.argv[1:] if words is None else words:
         if any("\ud800" <= one <= "\udfff" for one in word):
-            print(f"error: argument {word!a}: not UTF-8. Write it in UTF-8; rename a file or folder that is called so, "
-                  "or enter the folder and give `.`", file=sys.stderr)  # fmt: skip
+            print(
+                f"error: argument {word!a}: not UTF-8. Write it in UTF-8; rename a file or folder that is called so, "
+                "or enter the folder and give `.`",
+                file=sys.stderr,
+            )
             return 2
     if not (sys.argv[1:] if words is None else words):
         print(GUIDE.format(program=program()) + parser().format_help(), end="")

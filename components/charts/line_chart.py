@@ -109,8 +109,10 @@ def svg(chart: Chart) -> str:
     parts = [*y_axis(marks, RIGHT), *x_axis([(x(number), str(number)) for number in numbers], title, RIGHT)]
     labels = []
     for name, value in chart.levels.items():
-        parts.append(f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
-                     f"{escape(name)}: {value:.3f}</title></path>")  # fmt: skip
+        parts.append(
+            f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
+            f"{escape(name)}: {value:.3f}</title></path>"
+        )
         labels.append((y(value), name, "level"))
     for number, (name, curve) in enumerate(chart.curves.items()):
         parts += _curve(name, curve, f"c{number % 5}", x, y, chart.axis)

@@ -108,9 +108,16 @@ class Embedding(nn.Embedding):
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *,
-    scaling: float | None = None, dropout: float = 0.0, **_: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
     """Attention with the interface that transformers asks for: (N, H, L, d) inputs, of keys and values
     perhaps with fewer heads, and an additive mask to (N, L, H, d). Packed inputs are (1, H, T, d), and the output is
     (1, T, H, d)."""

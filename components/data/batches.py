@@ -27,10 +27,13 @@ B = TypeVar("B", bound=tuple)
 def to_device(batch: B, device: Any) -> B:
     """A tuple of tensors (or of None, or of such tuples) with every tensor on the device."""
     moved: list[Any] = [
-        to_device(part, device) if isinstance(part, tuple) else part.to(device, non_blocking=True)
-        if part is not None else None
+        to_device(part, device)
+        if isinstance(part, tuple)
+        else part.to(device, non_blocking=True)
+        if part is not None
+        else None
         for part in batch
-    ]  # fmt: skip
+    ]
     return type(batch)(*moved)
 
 
@@ -65,9 +68,7 @@ def concatenate(parts: list[Part], padding: int, *, segments: bool) -> Batch:
             types.reshape(-1)[positions] = np.resize(part.segment, len(positions))
         start = start + part.lengths
     mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
-    return Batch(
-        torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(types) if types is not None else None
-    )  # fmt: skip
+    return Batch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(types) if types is not None else None)
 
 
 def _positions(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -40,9 +40,11 @@ class Own(NamedTuple):
 
 
 def find(
-    queries: Callable[[], Iterable[Query]], documents: Iterable[Document],
-    relevant: Callable[[], Iterable[tuple[str, str]]], decision: Decision | None,
-) -> list[Own]:  # fmt: skip
+    queries: Callable[[], Iterable[Query]],
+    documents: Iterable[Document],
+    relevant: Callable[[], Iterable[tuple[str, str]]],
+    decision: Decision | None,
+) -> list[Own]:
     """Find the documents that queries are. `relevant` are the pairs of a query and a document judged relevant to it.
 
     A query's own document has the query's id. If ids do not name the same things on both sides, because texts stand

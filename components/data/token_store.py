@@ -28,9 +28,7 @@ class TokenStore:
     UserError if the tokens were made with another tokenizer than the model's.
     """
 
-    def __init__(
-        self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None) -> None:
         made, needed = read_json(folder / TOKENIZER), store_digest(model, reading)
         if made != needed:
             raise UserError(

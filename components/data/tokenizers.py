@@ -55,8 +55,10 @@ def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
     """The tokens that the texts of `prompts_of` become before a text."""
     prompts = {side: prompt.rstrip() for side, prompt in prompts_of(model).items()}
     tokenizer = load_tokenizer(model) if any(prompts.values()) else None
-    found = {side: tokenizer(prompt, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
-             for side, prompt in prompts.items()}  # fmt: skip
+    found = {
+        side: tokenizer(prompt, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
+        for side, prompt in prompts.items()
+    }
     return {side: np.asarray(tokens, np.int32) for side, tokens in found.items()}
 
 

@@ -40,9 +40,12 @@ def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: 
 
 
 def nested_word_masks(
-    starts: np.ndarray, text: np.ndarray, draws: tuple[np.ndarray, np.ndarray], lengths: np.ndarray,
+    starts: np.ndarray,
+    text: np.ndarray,
+    draws: tuple[np.ndarray, np.ndarray],
+    lengths: np.ndarray,
     rates: tuple[float, float],
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Two masks (N, L), of which the second contains the first (Wang et al., 2023, section 3.1).
 
     `rates` are the shares of `lengths` (N,), how many tokens each text counts for, that each mask has. The second is

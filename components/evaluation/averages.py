@@ -97,12 +97,19 @@ def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
                 groups.setdefault((row["system"], row["measure"], row["seed"]), {})[place] = row
         made += [
             {
-                "system": system, "round": None, "collection": average.name, "split": ALL_SPLITS, "seed": seed,
-                "measure": measure, "value": sum(average.weights[place] * row["value"] for place, row in of.items()),
-                "queries": sum(row["queries"] for row in of.values()), "over": average.over,
+                "system": system,
+                "round": None,
+                "collection": average.name,
+                "split": ALL_SPLITS,
+                "seed": seed,
+                "measure": measure,
+                "value": sum(average.weights[place] * row["value"] for place, row in of.items()),
+                "queries": sum(row["queries"] for row in of.values()),
+                "over": average.over,
             }
-            for (system, measure, seed), of in groups.items() if len(of) == len(average.weights)
-        ]  # fmt: skip
+            for (system, measure, seed), of in groups.items()
+            if len(of) == len(average.weights)
+        ]
     return made
 
 
@@ -125,9 +132,15 @@ def means_of(measured: Measured, parts: Parts | None = None) -> list[Json]:
 
 
 def comparisons_of(
-    measured: Measured, means: Sequence[Json], parts: Parts, system: str, baseline: str, *, seed: int,
+    measured: Measured,
+    means: Sequence[Json],
+    parts: Parts,
+    system: str,
+    baseline: str,
+    *,
+    seed: int,
     rounds: int = 10_000,
-) -> list[Json]:  # fmt: skip
+) -> list[Json]:
     """A system against its baseline on each average that both have, over the seeds that both have on all of its
     collections: `compare_averages`, an entry for each measure and test. `means` are those on the collections."""
     made = []
@@ -138,8 +151,13 @@ def comparisons_of(
             continue
         sides = [[[tables[s] for s in seeds] for tables in side] for side in of]
         pairs = list(zip(*sides, strict=True))
-        about = {"system": system, "baseline": baseline, "collection": average.name, "split": ALL_SPLITS,
-                 "seeds": seeds}  # fmt: skip
+        about = {
+            "system": system,
+            "baseline": baseline,
+            "collection": average.name,
+            "split": ALL_SPLITS,
+            "seeds": seeds,
+        }
         compared = compare_averages(pairs, list(average.weights.values()), seed=seed, rounds=rounds)
         made += [{**about, **one, "over": average.over} for one in compared if one["measure"] in measures]
     return made
@@ -157,7 +175,16 @@ def _means(system: str, average: Average, split: str, measured: Measured, **abou
         found = estimate([of[measure][1] for of in values], list(average.weights.values()))
         queries = sum(len(of[measure][0]) for of in values)
         made.append(
-            {"system": system, "collection": average.name, "split": split, "seeds": seeds, "measure": measure,
-             "value": found.mean, **ends(found), "queries": queries, **about}
-        )  # fmt: skip
+            {
+                "system": system,
+                "collection": average.name,
+                "split": split,
+                "seeds": seeds,
+                "measure": measure,
+                "value": found.mean,
+                **ends(found),
+                "queries": queries,
+                **about,
+            }
+        )
     return made

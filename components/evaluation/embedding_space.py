@@ -119,7 +119,10 @@ def mean_over_seeds(seeds: list[dict[str, Any]]) -> dict[str, float | None]:
         "alignment": [one["alignment"] for one in seeds],
         "ratio": [one["ratio"]["median"] for one in seeds],
         "nearest": [one["nearest"]["mean"] for one in seeds],
-        **{f"{name}_{side}": [one[name][side] for one in seeds]
-           for name in ("uniformity", "anisotropy") for side in ("queries", "documents")},
-    }  # fmt: skip
+        **{
+            f"{name}_{side}": [one[name][side] for one in seeds]
+            for name in ("uniformity", "anisotropy")
+            for side in ("queries", "documents")
+        },
+    }
     return {name: None if None in values else sum(values) / len(values) for name, values in by_name.items()}

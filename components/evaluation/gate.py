@@ -32,9 +32,13 @@ def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str,
     (compared,) = compare([after], [before], seed=0)
     opened = compared["difference"] > 0 and compared["p"] <= config.level
     return {
-        "open": opened, "measure": measure, "ranking": means(before)[measure], "ranker": means(after)[measure],
-        "p": compared["p"], "queries": compared["queries"],
-    }  # fmt: skip
+        "open": opened,
+        "measure": measure,
+        "ranking": means(before)[measure],
+        "ranker": means(after)[measure],
+        "p": compared["p"],
+        "queries": compared["queries"],
+    }
 
 
 def write_decision(folder: Path, decision: dict[str, Any]) -> None:

@@ -31,14 +31,22 @@ ACCEPTED = (
     "RR(rel=2)@10 where only relevance 2 and more counts, as in TREC DL"
 )
 _FAMILIES = {
-    "rr": "RR", "mrr": "RR", "recip_rank": "RR",
-    "ndcg": "nDCG", "ndcg_cut": "nDCG",
-    "r": "R", "recall": "R",
-    "success": "Success", "hit": "Success", "hits": "Success",
-    "p": "P", "precision": "P",
-    "ap": "AP", "map": "AP",
+    "rr": "RR",
+    "mrr": "RR",
+    "recip_rank": "RR",
+    "ndcg": "nDCG",
+    "ndcg_cut": "nDCG",
+    "r": "R",
+    "recall": "R",
+    "success": "Success",
+    "hit": "Success",
+    "hits": "Success",
+    "p": "P",
+    "precision": "P",
+    "ap": "AP",
+    "map": "AP",
     "answer": "Answer",
-}  # fmt: skip
+}
 _NAME = re.compile(r"(?P<family>\w+) *(\( *rel *= *(?P<level>[1-9]\d*) *\))? *(@ *(?P<cutoff>[1-9]\d*))?", re.ASCII)
 _CUTOFF_OPTIONAL = ("RR", "nDCG", "AP")
 _BINARY = ("RR", "R", "Success", "P", "AP")  # a document is relevant or not, from a relevance level on

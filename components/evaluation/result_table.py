@@ -49,8 +49,10 @@ def by_collection(metrics: Json) -> list[Json]:
 
 
 def _result(collection: str, split: str, metrics: Json) -> Json:
-    here = {part: [one for one in metrics[part] if (one["collection"], one["split"]) == (collection, split)]
-            for part in ("rows", "means", "comparisons")}  # fmt: skip
+    here = {
+        part: [one for one in metrics[part] if (one["collection"], one["split"]) == (collection, split)]
+        for part in ("rows", "means", "comparisons")
+    }
     names = list(dict.fromkeys(one["measure"] for one in here["means"]))
     cells: dict[str, dict[str, Cell]] = {}
     for one in here["means"]:
@@ -59,10 +61,13 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
     most_of = {name: max(counts.get((system, name), 0) for system in cells) for name in names}
     most = max(most_of.values())
     systems: list[Json] = [
-        {"system": system, "cells": [of.get(name) for name in names],
-         "queries": min((counts[system, name] for name in of if counts[system, name] < most_of[name]), default=most)}
+        {
+            "system": system,
+            "cells": [of.get(name) for name in names],
+            "queries": min((counts[system, name] for name in of if counts[system, name] < most_of[name]), default=most),
+        }
         for system, of in cells.items()
-    ]  # fmt: skip
+    ]
     # Systems that were measured on a sample of the queries do not compare with those measured on all.
     best = [
         max((cell.mean for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
@@ -134,8 +139,7 @@ def averages_compared(metrics: Json) -> Json:
     """The comparisons of the averages over collections, and what their tests count; of no wholes but the last."""
     comparisons = _comparisons([one for one in metrics["comparisons"] if one["collection"] == AVERAGE])
     names = dict.fromkeys(one["name"] for entry in comparisons for one in entry["measures"])
-    return {"comparisons": comparisons, "measures": list(names),
-            "about_tests": _about_tests(comparisons)}  # fmt: skip
+    return {"comparisons": comparisons, "measures": list(names), "about_tests": _about_tests(comparisons)}
 
 
 def _counted(means: list[Json]) -> list[Json]:
@@ -169,8 +173,14 @@ def _compared(name: str, tests: dict[str, Json]) -> Json:
     method, training = tests.get(THE_METHOD), tests[THIS_TRAINING]
     most = method or training
     word = verdict(most["difference"], most["p_holm"])
-    return {"name": name, "difference": most["difference"], "half": _half(most), "word": word, "method": method,
-            "training": training}  # fmt: skip
+    return {
+        "name": name,
+        "difference": most["difference"],
+        "half": _half(most),
+        "word": word,
+        "method": method,
+        "training": training,
+    }
 
 
 def _about_tests(comparisons: list[Json]) -> list[str]:
@@ -238,10 +248,11 @@ def leading_entry(metrics: Json, measure: str | None) -> Json | None:
     lead = metrics["leading"]
     entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
     same = [
-        entry for entry in entries
+        entry
+        for entry in entries
         if all(entry[key] == entries[0][key] for key in ("collection", "split"))
         and entry["measure"] == (measure or entries[0]["measure"])
-    ]  # fmt: skip
+    ]
     return same[-1] if same else None
 
 
@@ -255,8 +266,13 @@ def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
     another in the table."""
     means = {}
     for name in (entry["system"], entry["baseline"]):
-        own = [row for row in rows if row["system"] == name and row["seed"] in entry["seeds"]
-               and all(row[key] == entry[key] for key in ("collection", "split", "measure", "queries"))]  # fmt: skip
+        own = [
+            row
+            for row in rows
+            if row["system"] == name
+            and row["seed"] in entry["seeds"]
+            and all(row[key] == entry[key] for key in ("collection", "split", "measure", "queries"))
+        ]
         if own:
             means[name] = mean_and_deviation(row["value"] for row in own)[0]
     ours = means.get(entry["system"], means.get(entry["baseline"], 0.0) + entry["difference"])
@@ -303,12 +319,17 @@ def table(metrics: Json) -> str:
 def _says_more(result: Json, averaged: list[Json]) -> bool:
     """Whether a collection has a value that no table over collections does: no average counts it, or it is of a system
     that was not measured on all."""
-    told = {(one["measure"], system) for one in averaged for system in one["systems"]
-            if any(line["collection"] == result["collection"] for line in one["lines"])}  # fmt: skip
+    told = {
+        (one["measure"], system)
+        for one in averaged
+        for system in one["systems"]
+        if any(line["collection"] == result["collection"] for line in one["lines"])
+    }
     return any(
         cell is not None and (name, entry["system"]) not in told
-        for entry in result["systems"] for name, cell in zip(result["measures"], entry["cells"], strict=True)
-    )  # fmt: skip
+        for entry in result["systems"]
+        for name, cell in zip(result["measures"], entry["cells"], strict=True)
+    )
 
 
 def _expected_lines(expected: Json) -> list[str]:
@@ -318,9 +339,10 @@ def _expected_lines(expected: Json) -> list[str]:
         return [textwrap.fill(f"{expected['source']}: {expected['unsaid']}.", WIDTH)]
     several = any(row["collection"] for row in rows)
     names = [f"{row['collection']}: {row['system']}" if several else row["system"] for row in rows]
-    first, second = (max(len(head), *map(len, of)) + 2 for head, of in (
-        ("system", names), ("measure", [row["measure"] for row in rows])
-    ))  # fmt: skip
+    first, second = (
+        max(len(head), *map(len, of)) + 2
+        for head, of in (("system", names), ("measure", [row["measure"] for row in rows]))
+    )
     lines = [f"{expected['source']}: theirs beside this run's", ""]
     lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15} difference   theirs lies")
     for name, row in zip(names, rows, strict=True):
@@ -330,8 +352,12 @@ def _expected_lines(expected: Json) -> list[str]:
             f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15} {less:>10}   {row['lies']}"
         )
     why = dict.fromkeys(row["sentence"] for row in rows if row["lies"] == "not comparable")
-    return [*lines, "", *(textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="  ") for one in why),
-            "  within, above or below the 95 % interval of this run. What else differs is in the config."]  # fmt: skip
+    return [
+        *lines,
+        "",
+        *(textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="  ") for one in why),
+        "  within, above or below the 95 % interval of this run. What else differs is in the config.",
+    ]
 
 
 def _across_lines(one: Json) -> list[str]:
@@ -350,12 +376,13 @@ def _result_lines(result: Json) -> list[str]:
         lines.append((entry["system"], entry["cells"], best, "" if whole else f"  of {_queries(entry['queries'])}"))
     over = f", {seeds} seeds" if seeds > 1 else ""
     return [
-        f"{result['collection']}, {result['split']} split: {_queries(result['queries'])}{over}", "",
+        f"{result['collection']}, {result['split']} split: {_queries(result['queries'])}{over}",
+        "",
         *_grid("system", names, lines),
         *_about_cells("column", seeds > 1, seeds if seeds > 1 else None),
         *(f"  {name}: {meaning}." for name, meaning in result["terms"]),
         *_comparison_lines(result),
-    ]  # fmt: skip
+    ]
 
 
 def _grid(head: str, names: list[str], lines: list[tuple[str, list[Any], list[Any], str]]) -> list[str]:

@@ -38,10 +38,16 @@ def selected(
     costs = {name: cost for name, cost in (costs or {}).items() if name in means}  # none is, where nothing was measured
     first = max(costs or means, key=lambda name: means[name].mean(), default="")
     candidates: list[Json] = [
-        {"system": name, "trained": trained[name], "value": float(each.mean()), "standard_error": standard_error(each),
-         "behind": float((means[first] - each).mean()), "behind_error": standard_error(means[first] - each)}
+        {
+            "system": name,
+            "trained": trained[name],
+            "value": float(each.mean()),
+            "standard_error": standard_error(each),
+            "behind": float((means[first] - each).mean()),
+            "behind_error": standard_error(means[first] - each),
+        }
         for name, each in means.items()
-    ]  # fmt: skip
+    ]
     cheapest = min(costs, key=costs.__getitem__, default="")
     deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs else {}
     kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}

@@ -160,9 +160,12 @@ def compare(system: Sequence[pa.Table], baseline: Sequence[pa.Table], *, seed: i
 
 
 def compare_averages(
-    pairs: Sequence[tuple[Sequence[pa.Table], Sequence[pa.Table]]], weights: Sequence[float], *, seed: int,
+    pairs: Sequence[tuple[Sequence[pa.Table], Sequence[pa.Table]]],
+    weights: Sequence[float],
+    *,
+    seed: int,
     rounds: int = 10_000,
-) -> list[Json]:  # fmt: skip
+) -> list[Json]:
     """As `compare`, of weighted means over collections: a pair of systems' tables and a weight for each, and the
     measures that all have. A query may swap its two values by itself, whatever its collection; it counts as much as it
     does in the mean."""

@@ -169,10 +169,14 @@ def by_rating(cosines: Floats, ratings: Floats) -> list[dict[str, Any]]:
     """
     groups = np.minimum(np.floor(ratings), max(0, np.ceil(ratings.max()) - 1)).astype(int)
     return [
-        {"ratings": f"{group} to {group + 1}", "pairs": int((groups == group).sum()),
-         "mean": float(cosines[groups == group].mean()), "histogram": histogram(cosines[groups == group], COSINES)}
+        {
+            "ratings": f"{group} to {group + 1}",
+            "pairs": int((groups == group).sum()),
+            "mean": float(cosines[groups == group].mean()),
+            "histogram": histogram(cosines[groups == group], COSINES),
+        }
         for group in sorted(set(groups.tolist()), reverse=True)
-    ]  # fmt: skip
+    ]
 
 
 def _constant(x: Floats) -> bool:

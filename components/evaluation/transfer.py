@@ -46,8 +46,10 @@ class TransferConfig(Config):
     @model_validator(mode="after")
     def _chooses(self) -> Self:
         if "dev accuracy" in self.measures and len(self.inverse_penalties) == 1:
-            raise ValueError(f"measures: dev accuracy: a penalty is chosen by it, and inverse_penalties has "
-                             f"{self.inverse_penalties[0]} alone; accepted: accuracy, or two or more")  # fmt: skip
+            raise ValueError(
+                f"measures: dev accuracy: a penalty is chosen by it, and inverse_penalties has "
+                f"{self.inverse_penalties[0]} alone; accepted: accuracy, or two or more"
+            )
         return self
 
 
@@ -99,9 +101,11 @@ def cross_validated(x: npt.NDArray, y: npt.NDArray, config: TransferConfig) -> C
 
 @_one_thread()
 def on_given_splits(
-    train: tuple[npt.NDArray, npt.NDArray], dev: tuple[npt.NDArray, npt.NDArray] | None,
-    test: tuple[npt.NDArray, npt.NDArray], config: TransferConfig,
-) -> Classified:  # fmt: skip
+    train: tuple[npt.NDArray, npt.NDArray],
+    dev: tuple[npt.NDArray, npt.NDArray] | None,
+    test: tuple[npt.NDArray, npt.NDArray],
+    config: TransferConfig,
+) -> Classified:
     """Classify the test examples by a classifier that was trained on the training examples alone. Each split is its
     examples (n, d) and their classes (n,)."""
     penalty, right = _best_penalty(*train, dev, config)

@@ -84,9 +84,13 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
         for question, expansion in zip(queries["text"].take(origin), expansions["text"], strict=True)
     ]
     expanded = pa.table(
-        {"query_id": expansions["doc_id"], "text": pa.array(texts, TEXT),
-         "answers": queries["answers"].take(origin), "split": queries["split"].take(origin)},
-    )  # fmt: skip
+        {
+            "query_id": expansions["doc_id"],
+            "text": pa.array(texts, TEXT),
+            "answers": queries["answers"].take(origin),
+            "split": queries["split"].take(origin),
+        },
+    )
     write(out / "queries.parquet", expanded, QUERIES)
     write(out / "qrels.parquet", _judgements(data, expansions), QRELS)
     with replacing(out / "documents.parquet") as path:

@@ -95,9 +95,12 @@ class Sampler:
         asked, rows = self._queries.take(task["rows"]).to_pylist(), []
         for one, documents in zip(asked, self._feedback(task["rows"]), strict=True):
             drawn = relevance_model.expansions(
-                one["text"], documents, self._frequencies, self._config,
+                one["text"],
+                documents,
+                self._frequencies,
+                self._config,
                 partial(keyed_rng, *self._seed, "expand", one["query_id"]),
-            )  # fmt: skip
+            )
             rows += expansions.rows(one["query_id"], drawn)
         pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
 

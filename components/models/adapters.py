@@ -145,9 +145,12 @@ def save(model: Any, folder: Path) -> None:
     config = _peft_config(base.adapter, _targets_of(model))
     heads = [name for name, _ in _heads(model)] if model.has_trained_head else []
     stated = config.to_dict() | {
-        "base_model_name_or_path": base.model, "revision": base.revision, "inference_mode": True,
-        "task_type": "SEQ_CLS" if heads else "FEATURE_EXTRACTION", "modules_to_save": heads or None,
-    }  # fmt: skip
+        "base_model_name_or_path": base.model,
+        "revision": base.revision,
+        "inference_mode": True,
+        "task_type": "SEQ_CLS" if heads else "FEATURE_EXTRACTION",
+        "modules_to_save": heads or None,
+    }
     write_json(folder / CONFIG, {key: sorted(v) if isinstance(v, set) else v for key, v in stated.items()})
     (folder / BASE).write_text(base.model_dump_json(indent=1) + "\n")
 
@@ -201,8 +204,9 @@ def _targets(model: Any, base: Base) -> list[str]:
         raise UserError(f"adapter: {base.model} has no linear layers that could get one; accepted: null")
     for one in asked or ():
         if one not in kinds:
-            raise UserError(f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: "
-                            f"{listing(sorted(kinds))}")  # fmt: skip
+            raise UserError(
+                f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: {listing(sorted(kinds))}"
+            )
     return [name for name in linear if asked is None or name.rpartition(".")[2] in asked]
 
 

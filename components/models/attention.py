@@ -46,8 +46,9 @@ def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
         one, other = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     model.train(was)
     if torch.allclose(one, other, rtol=1e-4, atol=1e-5) != model.config.is_causal:
-        raise UserError(f"attention: {source.attention}: a {model.config.model_type} model has no such attention; "
-                        "accepted: null")  # fmt: skip
+        raise UserError(
+            f"attention: {source.attention}: a {model.config.model_type} model has no such attention; accepted: null"
+        )
     return model
 
 

@@ -35,8 +35,10 @@ class Decoder(nn.Module):
             )
         count = config.num_hidden_layers
         if weights == "last" and layers > count:
-            raise UserError(f"decoder_layers: {layers}: they begin as the last of the encoder's {count} layers; "
-                            f"accepted: 1 to {count}, or `decoder_weights: random`")  # fmt: skip
+            raise UserError(
+                f"decoder_layers: {layers}: they begin as the last of the encoder's {count} layers; "
+                f"accepted: 1 to {count}, or `decoder_weights: random`"
+            )
         if weights == "last":
             self.layers = keep_layers(copy.deepcopy(encoder), list(range(count - layers, count)))
         else:
@@ -91,9 +93,12 @@ class Projector(nn.Module):
         self.kind = kind
         if kind == "batchnorm":
             self.layers = nn.Sequential(
-                nn.Linear(width, 2 * width, bias=False), nn.BatchNorm1d(2 * width), nn.ReLU(),
-                nn.Linear(2 * width, width, bias=False), nn.BatchNorm1d(width, affine=False),
-            )  # fmt: skip
+                nn.Linear(width, 2 * width, bias=False),
+                nn.BatchNorm1d(2 * width),
+                nn.ReLU(),
+                nn.Linear(2 * width, width, bias=False),
+                nn.BatchNorm1d(width, affine=False),
+            )
         else:
             self.layers = nn.Sequential(*([nn.Linear(width, width), nn.Tanh()] if kind == "tanh" else []))
 

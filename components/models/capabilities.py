@@ -16,9 +16,17 @@ from sparring.components.models.configs import Pretrained, locate_model
 LIMIT = 512
 """Tokens that a model is taken to read at most where its folder does not say."""
 DROPOUTS = (
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate", "dropout", "attention_dropout",
-    "embedding_dropout", "mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop",
-)  # fmt: skip
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout_rate",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+)
 """The names of dropout in Hugging Face configs: two in BERT's and its relatives', one in T5's, two in DistilBERT's, the
 attention's alone in Qwen3's and Llama's, which have no other, three in ModernBERT's and in GPT-2's."""
 UNKNOWN = ("[UNK]", "<unk>")

@@ -10,8 +10,20 @@ from sparring.components.config import UserError
 from sparring.components.models.configs import locate_model
 
 CARD = "README.md"
-LONG_CODES = {"eng": "en", "english": "en", "deu": "de", "german": "de", "fra": "fr", "french": "fr", "zho": "zh",
-              "chinese": "zh", "jpn": "ja", "japanese": "ja", "spa": "es", "spanish": "es"}  # fmt: skip
+LONG_CODES = {
+    "eng": "en",
+    "english": "en",
+    "deu": "de",
+    "german": "de",
+    "fra": "fr",
+    "french": "fr",
+    "zho": "zh",
+    "chinese": "zh",
+    "jpn": "ja",
+    "japanese": "ja",
+    "spa": "es",
+    "spanish": "es",
+}
 """Other ways in which cards name languages than ISO 639's codes of two letters."""
 _METADATA = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 _TABLE = re.compile(r"^\| *Datasets? *\|.*\n((?:\|.*\n?)+)", re.M)

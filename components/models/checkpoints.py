@@ -66,8 +66,10 @@ def weights_in(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError:
-        raise UserError(f"{path}: is not in safetensors; docs/pages/methods/index.md has a few lines that make such a "
-                        "file of a checkpoint that you trust") from None  # fmt: skip
+        raise UserError(
+            f"{path}: is not in safetensors; docs/pages/methods/index.md has a few lines that make such a "
+            "file of a checkpoint that you trust"
+        ) from None
 
 
 def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder, Any, str]:
@@ -120,10 +122,11 @@ def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layo
         return any(one == place or one.endswith(f".{place}") for one in there)
 
     found = {
-        name: layout for name, layout in LAYOUTS.items()
+        name: layout
+        for name, layout in LAYOUTS.items()
         if all(has(one) for one in (layout.query, layout.document, layout.shared) if one)
         and (not layout.head or any(name.startswith("embeddingHead.") for name in weights))
-    }  # fmt: skip
+    }
     if not found:
         if there == [""]:
             raise UserError(
@@ -139,9 +142,10 @@ def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
     pattern = re.compile(rf"(?:.*\.)?{re.escape(place)}")
     deep = min((len(found.group()) for name in weights if (found := pattern.match(name))), default=0)
     return {
-        name[deep:]: value for name, value in weights.items()
+        name[deep:]: value
+        for name, value in weights.items()
         if (name[:deep] == place or name[:deep].endswith(f".{place}"))
-    }  # fmt: skip
+    }
 
 
 def _fill(module: nn.Module, weights: dict[str, Tensor], what: str, paths: list[Path]) -> None:
@@ -150,8 +154,10 @@ def _fill(module: nn.Module, weights: dict[str, Tensor], what: str, paths: list[
     own = {name: value for name, value in module.state_dict().items() if not UNUSED.match(name)}
     wrong = sorted(own.keys() ^ kept.keys()) or [name for name in own if own[name].shape != kept[name].shape]
     if wrong:
-        raise UserError(f"{listing(map(str, paths))}: {what} has another shape than the model ({wrong[0]}); accepted: "
-                        "the model that it was trained from")  # fmt: skip
+        raise UserError(
+            f"{listing(map(str, paths))}: {what} has another shape than the model ({wrong[0]}); accepted: "
+            "the model that it was trained from"
+        )
     module.load_state_dict(kept, strict=False)
 
 

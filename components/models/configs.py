@@ -181,8 +181,9 @@ class DualEncoderConfig(Adaptable):
             if getattr(self, key) and self.projection is None:
                 raise ValueError(f"{key}: there is no projection; set its width in `projection`")
         if self.pooling == "first_last" and self.towers == "separate":
-            raise ValueError("pooling: first_last: it is of one encoder; accepted with towers: separate: cls, mean, "
-                             "last")  # fmt: skip
+            raise ValueError(
+                "pooling: first_last: it is of one encoder; accepted with towers: separate: cls, mean, last"
+            )
         if self.projections == "alike" and self.projection is None:
             raise ValueError("projections: there are none; set their width in `projection`")
         return self
@@ -240,8 +241,9 @@ class CrossEncoderConfig(Adaptable):
             raise ValueError("true_token, false_token: accepted only with `pooling: token`")
         fields = re.findall(r"\{\w*\}", self.template or "{query}{document}")
         if fields != ["{query}", "{document}"]:
-            raise ValueError(f"template: {self.template!r}; accepted: a text with one {{query}} and then one "
-                             "{document}")  # fmt: skip
+            raise ValueError(
+                f"template: {self.template!r}; accepted: a text with one {{query}} and then one {{document}}"
+            )
         return self
 
 

@@ -58,12 +58,16 @@ class CrossEncoder(nn.Module):
             stated = {"pooling": usual, **own, **stated}
         whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
         if attention.is_decoder(about) and whole.pooling in ("cls", "first"):
-            raise UserError(f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
-                            "last, token, mean")  # fmt: skip
+            raise UserError(
+                f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
+                "last, token, mean"
+            )
         for key in ("pooling", "template"):
             if getattr(whole, key) != own.get(key, getattr(whole, key)):
-                raise UserError(f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
-                                f"{own[key]}, or null")  # fmt: skip
+                raise UserError(
+                    f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
+                    f"{own[key]}, or null"
+                )
         with seeding.seeded(config.seed):
             head = None
             if whole.pooling == "cls":
@@ -87,8 +91,10 @@ class CrossEncoder(nn.Module):
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
             others = "last, token, mean" if attention.is_decoder(about) else "cls, first, mean"
-            raise UserError(f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
-                            f"texts of a pair apart; accepted: {others}")  # fmt: skip
+            raise UserError(
+                f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
+                f"texts of a pair apart; accepted: {others}"
+            )
         tokens = _token_ids(whole, tokenizer)
         if whole.template is not None and "template" not in own:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)

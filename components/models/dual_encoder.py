@@ -61,8 +61,9 @@ class DualEncoder(nn.Module):
                     layer.load_state_dict(first.state_dict())
         self.projections = nn.ModuleDict(layers)
         if (cut := config.truncate) is not None and cut > (whole := config.projection or self.width):
-            raise UserError(f"truncate: {cut}: the vectors of {config.model} have {whole} dimensions; accepted: at "
-                            "most these")  # fmt: skip
+            raise UserError(
+                f"truncate: {cut}: the vectors of {config.model} have {whole} dimensions; accepted: at most these"
+            )
 
     @classmethod
     def start(cls, config: DualEncoderConfig) -> tuple[Self, Any]:
@@ -280,8 +281,12 @@ def _for_side(modules: nn.ModuleDict, side: Side) -> Any:
 def _router(*, dense: bool, norm: bool) -> dict[str, Any]:
     """The config of sentence-transformers' Router; `dense` says whether each side has its own projection, `norm`
     whether layer normalization comes after it."""
-    kinds = {"": "Transformer", "_pooling": "Pooling", **({"_dense": "Dense"} if dense else {}),
-             **({"_norm": "LayerNorm"} if norm else {})}  # fmt: skip
+    kinds = {
+        "": "Transformer",
+        "_pooling": "Pooling",
+        **({"_dense": "Dense"} if dense else {}),
+        **({"_norm": "LayerNorm"} if norm else {}),
+    }
     return {
         "types": {
             f"{side}{part}": f"sentence_transformers.models.{kind}" for side in SIDES for part, kind in kinds.items()

@@ -83,8 +83,9 @@ class Generator(nn.Module):
             states = self.model(input_ids=joint, attention_mask=joint_mask, position_ids=positions).logits
             # The target's first token is predicted at the input's last token, before the input's padding.
             end = mask.sum(1, keepdim=True) - 1
-            logits = torch.cat([states.gather(1, end.unsqueeze(-1).expand(-1, 1, states.shape[-1])),
-                                states[:, ids.shape[1] : -1]], 1)  # fmt: skip
+            logits = torch.cat(
+                [states.gather(1, end.unsqueeze(-1).expand(-1, 1, states.shape[-1])), states[:, ids.shape[1] : -1]], 1
+            )
         chosen = logits.float().log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
         return chosen.masked_fill(target_mask == 0, 0.0)
 

@@ -183,8 +183,16 @@ def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
 
 
 BERTS = (
-    "bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text", "roc_bert", "bert-generation",
-)  # fmt: skip
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "ernie",
+    "data2vec-text",
+    "roc_bert",
+    "bert-generation",
+)
 """The kinds of models that ask of a layer what BERT does. RemBERT's, RoFormer's and BigBird's have parts of the same
 names, and give them more, or expect more of them."""
 

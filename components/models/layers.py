@@ -29,15 +29,21 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
         )
     in_layers = any(re.search(r"\.\d+\..*relative_attention_bias$", name) for name, _ in model.named_modules())
     if keep[0] != 0 and in_layers:  # T5's; MPNet's lie beside its layers
-        raise UserError(f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
-                        "biases of all layers; accepted: lists that begin with 0")  # fmt: skip
+        raise UserError(
+            f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
+            "biases of all layers; accepted: lists that begin with 0"
+        )
     if keep[0] != 0 and model.config.model_type == "modernbert":
-        raise UserError(f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
-                        "accepted: lists that begin with 0")  # fmt: skip
+        raise UserError(
+            f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
+            "accepted: lists that begin with 0"
+        )
     found = [(parent, name) for parent, name, one in outermost_lists(model) if len(one) == count]
     if len(found) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
-        raise UserError(f"layers: {layers}: a {model.config.model_type} model has {len(found) or 'no'} lists of "
-                        f"{count} layers; accepted with it: null")  # fmt: skip
+        raise UserError(
+            f"layers: {layers}: a {model.config.model_type} model has {len(found) or 'no'} lists of "
+            f"{count} layers; accepted with it: null"
+        )
     parent, name = found[0]
     setattr(parent, name, nn.ModuleList([getattr(parent, name)[i] for i in keep]))
     if getattr(model.config, "layer_types", None):  # which layers look at the whole text
@@ -60,8 +66,10 @@ def first_layer(model: Any) -> nn.Module:
     """The first of an encoder's layers. UserError where it has no list of them, or several."""
     found = [one for _, _, one in outermost_lists(model) if len(one) == model.config.num_hidden_layers]
     if len(found) != 1:
-        raise UserError(f"pooling: first_last: a {model.config.model_type} model has {len(found) or 'no'} lists of its "
-                        "layers; accepted: cls, mean, last")  # fmt: skip
+        raise UserError(
+            f"pooling: first_last: a {model.config.model_type} model has {len(found) or 'no'} lists of its "
+            "layers; accepted: cls, mean, last"
+        )
     return found[0][0]
 
 
@@ -107,12 +115,16 @@ def check_padding(model: Any, source: Pretrained) -> None:
             )
     except (RuntimeError, TypeError, ValueError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"model: {source.model}: a {kind} model does not read a text's tokens: {why}; accepted: an "
-                        "encoder, such as BERT, or a causal language model") from None  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: a {kind} model does not read a text's tokens: {why}; accepted: an "
+            "encoder, such as BERT, or a causal language model"
+        ) from None
     model.train(was)
     if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
-        raise UserError(f"model: {source.model}: what a {kind} model makes of a text depends on the padding beside "
-                        "it; accepted: a model that leaves padding out")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: what a {kind} model makes of a text depends on the padding beside "
+            "it; accepted: a model that leaves padding out"
+        )
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:

@@ -40,8 +40,10 @@ class LanguageModelHead(nn.Module):
         """This head on another encoder, with its token embeddings. UserError if it does not fit."""
         own, other = ((one.hidden_size, one.vocab_size) for one in (self.model.config, encoder.config))
         if own != other:
-            raise UserError(f"language_model: its head is for width and vocabulary {own}, and the encoder has {other}; "
-                            "accepted: a model of the same")  # fmt: skip
+            raise UserError(
+                f"language_model: its head is for width and vocabulary {own}, and the encoder has {other}; "
+                "accepted: a model of the same"
+            )
         return LanguageModelHead(self.model, encoder)
 
     def forward(self, states: Tensor) -> Tensor:

@@ -125,9 +125,13 @@ def metadata(
 
 
 def retriever_card(
-    config: ResolvedDualEncoderConfig, origin: Origin, *, onnx: bool = False, encoder: str = "AutoModel",
+    config: ResolvedDualEncoderConfig,
+    origin: Origin,
+    *,
+    onnx: bool = False,
+    encoder: str = "AutoModel",
     base: str | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """The card of a retriever. `encoder` is transformers' class that reads its encoders; `base` the model whose
     adapters the folder holds, where they are apart."""
     how = "towers of its own for queries and documents" if config.towers == "separate" else "one tower"
@@ -142,74 +146,129 @@ def retriever_card(
     tower = "FOLDER/query" if config.towers == "separate" else "FOLDER"
     mean = '(hidden * batch["attention_mask"][:, :, None]).sum(1) / batch["attention_mask"].sum(1, keepdim=True)'
     text = {
-        "cls": "hidden[:, 0]", "mean": mean, "first_last": mean,
+        "cls": "hidden[:, 0]",
+        "mean": mean,
+        "first_last": mean,
         "last": "hidden[:, -1]  # of one text: there is no padding behind it",
-    }[config.pooling]  # fmt: skip
-    prompts = [f"`{prompt}` before every {side}" for side, prompt in
-               {"query": config.query_prompt, "document": config.document_prompt}.items() if prompt]  # fmt: skip
+    }[config.pooling]
+    prompts = [
+        f"`{prompt}` before every {side}"
+        for side, prompt in {"query": config.query_prompt, "document": config.document_prompt}.items()
+        if prompt
+    ]
     use = [
-        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.", "",
-        *([f"The folder holds adapters (LoRA) alone: `peft` must be installed, and their base be there, `{base}`.", ""]
-          if base is not None else []),
+        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.",
+        "",
+        *(
+            [
+                f"The folder holds adapters (LoRA) alone: `peft` must be installed, and their base be there, `{base}`.",
+                "",
+            ]
+            if base is not None
+            else []
+        ),
         *(_sentence_transformers() if base is None or tower == "FOLDER" else []),
-        *([f"sentence-transformers cuts queries at {config.document_tokens} tokens too: longer ones get other vectors "
-           "there.", ""] if config.towers == "shared" and config.query_tokens != config.document_tokens else []),
-        "With transformers alone" + (", here for queries (documents: `FOLDER/document`)" if tower != "FOLDER" else "")
-        + ":", "",
-        "```python", f"from transformers import {', '.join(sorted(['AutoTokenizer', encoder]))}", "",
+        *(
+            [
+                f"sentence-transformers cuts queries at {config.document_tokens} tokens too: longer ones get other "
+                "vectors there.",
+                "",
+            ]
+            if config.towers == "shared" and config.query_tokens != config.document_tokens
+            else []
+        ),
+        "With transformers alone"
+        + (", here for queries (documents: `FOLDER/document`)" if tower != "FOLDER" else "")
+        + ":",
+        "",
+        "```python",
+        f"from transformers import {', '.join(sorted(['AutoTokenizer', encoder]))}",
+        "",
         f'tokenizer, encoder = AutoTokenizer.from_pretrained("{tower}"), {encoder}.from_pretrained("{tower}")',
         f"batch = tokenizer([{json.dumps(f'{config.query_prompt}a question', ensure_ascii=False)}], "
-        f'truncation=True, max_length={config.query_tokens}, padding=True, '
+        f"truncation=True, max_length={config.query_tokens}, padding=True, "
         'return_tensors="pt")',
-        *(["states = encoder(**batch).hidden_states", "hidden = (states[1] + states[-1]) / 2"]
-          if config.pooling == "first_last" else ["hidden = encoder(**batch).last_hidden_state"]), f"vectors = {text}",
-        *([f"vectors = vectors[:, :{config.truncate}]"] if config.truncate is not None
-          and config.projection is None else []),
-        *(["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"] if config.similarity == "cosine"
-          and config.projection is None else []), "```", "",
-        *(["The projection that follows is in sentence-transformers' modules alone.", ""]
-          if config.projection is not None else []),
+        *(
+            ["states = encoder(**batch).hidden_states", "hidden = (states[1] + states[-1]) / 2"]
+            if config.pooling == "first_last"
+            else ["hidden = encoder(**batch).last_hidden_state"]
+        ),
+        f"vectors = {text}",
+        *(
+            [f"vectors = vectors[:, :{config.truncate}]"]
+            if config.truncate is not None and config.projection is None
+            else []
+        ),
+        *(
+            ["vectors = vectors / vectors.norm(dim=-1, keepdim=True)"]
+            if config.similarity == "cosine" and config.projection is None
+            else []
+        ),
+        "```",
+        "",
+        *(
+            ["The projection that follows is in sentence-transformers' modules alone.", ""]
+            if config.projection is not None
+            else []
+        ),
         *([f"Prompts: {', '.join(prompts)}; sentence-transformers puts them there itself.", ""] if prompts else []),
         *(_onnx('SentenceTransformer("FOLDER", backend="onnx")') if onnx else []),
-    ]  # fmt: skip
+    ]
     return _card("retriever", f"{origin.collection}: retriever", about, origin, use)
 
 
 def _sentence_transformers() -> list[str]:
     return [
-        "```python", "from sentence_transformers import SentenceTransformer", "",
+        "```python",
+        "from sentence_transformers import SentenceTransformer",
+        "",
         'retriever = SentenceTransformer("FOLDER")',
         'queries = retriever.encode_query(["a question"])',
         'documents = retriever.encode_document(["A title and the text"])',
-        "scores = retriever.similarity(queries, documents)", "```", "",
-    ]  # fmt: skip
+        "scores = retriever.similarity(queries, documents)",
+        "```",
+        "",
+    ]
 
 
 def ranker_card(config: ResolvedCrossEncoderConfig, origin: Origin, *, code: bool, onnx: bool = False) -> str:
     """The card of a ranker; `code` says whether its folder has code of its own."""
     score = {
-        "cls": "the classification head's score", "first": "a linear layer on the first token's state",
+        "cls": "the classification head's score",
+        "first": "a linear layer on the first token's state",
         "mean": "a linear layer on the mean of the tokens' states",
         "last": "a linear layer on the last token's state",
         "token": f"how much it expects `{config.true_token}` as the next token"
-                 + (f", less how much `{config.false_token}`" if config.false_token else ""),
+        + (f", less how much `{config.false_token}`" if config.false_token else ""),
         "maxsim": "the mean over the query's tokens of the highest cosine with a token of the document",
-    }[config.pooling]  # fmt: skip
+    }[config.pooling]
     about = (
         f"A ranker (cross encoder) for search in {origin.collection}, {origin.made}. It reads a query and a document "
         f"together, {config.pair_tokens} tokens at most; its score is {score}."
     )
     trusted = ", trust_remote_code=True" if code else ""
     use = [
-        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.", "",
-        "```python", "from sentence_transformers import CrossEncoder", "",
+        "FOLDER is this folder, or its id on a hub. A document is its title, a space, and its text.",
+        "",
+        "```python",
+        "from sentence_transformers import CrossEncoder",
+        "",
         f'ranker = CrossEncoder("FOLDER"{trusted})  # scores are logits',
-        'scores = ranker.predict([("a question", "A title and the text")])', "```", "",
+        'scores = ranker.predict([("a question", "A title and the text")])',
+        "```",
+        "",
         *(["The score is code in the folder, `maxsim.py`; `trust_remote_code=True` lets it run.", ""] if code else []),
-        *(['With transformers alone: `AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1)`.', ""]
-          if config.pooling == "cls" else []),
+        *(
+            [
+                "With transformers alone: "
+                '`AutoModelForSequenceClassification.from_pretrained("FOLDER", num_labels=1)`.',
+                "",
+            ]
+            if config.pooling == "cls"
+            else []
+        ),
         *(_onnx(f'CrossEncoder("FOLDER", backend="onnx"{trusted})') if onnx else []),
-    ]  # fmt: skip
+    ]
     return _card("ranker", f"{origin.collection}: ranker", about, origin, use)
 
 
@@ -220,19 +279,42 @@ def _onnx(call: str) -> list[str]:
 def _card(kind: Literal["retriever", "ranker"], title: str, about: str, origin: Origin, use: Sequence[str]) -> str:
     at = f" at commit {origin.commit[:12]}" if origin.commit else ""
     lines = [
-        f"# {title}", "", about, "",
-        "## Use", "", *use,
-        "## Data", "", f"The collection {origin.collection}:", "", *(f"- {line}" for line in origin.data), "",
-        "## Recipe", "",
-        f"Recipe `{origin.recipe}` of Sparring, {origin.date}, by `{origin.command}`{at}.", "",
-        *([*(f"{number}. {line}" for number, line in enumerate(origin.trainings, 1)), ""] if origin.trainings else
-          ["Nothing was trained: this is the start model.", ""]),
-        "## Measures", "", *measures(origin), "",
-        "## Training data", "", *training_data(origin), "",
-    ]  # fmt: skip
-    own = [] if origin.summed else [
-        of._replace(rows=[row for row in of.rows if row.system == of.rows[0].system]) for of in origin.measured
-    ]  # fmt: skip
+        f"# {title}",
+        "",
+        about,
+        "",
+        "## Use",
+        "",
+        *use,
+        "## Data",
+        "",
+        f"The collection {origin.collection}:",
+        "",
+        *(f"- {line}" for line in origin.data),
+        "",
+        "## Recipe",
+        "",
+        f"Recipe `{origin.recipe}` of Sparring, {origin.date}, by `{origin.command}`{at}.",
+        "",
+        *(
+            [*(f"{number}. {line}" for number, line in enumerate(origin.trainings, 1)), ""]
+            if origin.trainings
+            else ["Nothing was trained: this is the start model.", ""]
+        ),
+        "## Measures",
+        "",
+        *measures(origin),
+        "",
+        "## Training data",
+        "",
+        *training_data(origin),
+        "",
+    ]
+    own = (
+        []
+        if origin.summed
+        else [of._replace(rows=[row for row in of.rows if row.system == of.rows[0].system]) for of in origin.measured]
+    )
     return metadata(kind, [one.name for one in origin.starts], title, own) + "\n".join(lines)
 
 
@@ -250,10 +332,13 @@ def measures(origin: Origin) -> list[str]:
         queries = f"{max(row.queries for row in of.rows):,} queries"
         on = f"On {of.collection}, {queries} of the split {of.split}:"
         lines += [
-            "", "On average over the sets:" if of.averaged else on, "",
-            f"| system | {' | '.join(names)} |", f"|---{'|---' * len(names)}|",
+            "",
+            "On average over the sets:" if of.averaged else on,
+            "",
+            f"| system | {' | '.join(names)} |",
+            f"|---{'|---' * len(names)}|",
             *(f"| {system} | {' | '.join(found.get((system, name), '') for name in names)} |" for system in systems),
-        ]  # fmt: skip
+        ]
     return [*lines, "", SUMMED] if origin.summed else lines
 
 

@@ -53,8 +53,10 @@ def export_retriever(folder: Path) -> float:
     """
     model = DualEncoder.load(folder).eval()
     if model.config.pooling == "first_last":
-        raise UserError("--onnx: the retriever reads the states of its first layer (pooling: first_last), and the "
-                        "exported encoder gives those of the last alone; accepted: no --onnx")  # fmt: skip
+        raise UserError(
+            "--onnx: the retriever reads the states of its first layer (pooling: first_last), and the "
+            "exported encoder gives those of the last alone; accepted: no --onnx"
+        )
     tokenizer = load_tokenizer(folder)
     texts, apart = Template.of(tokenizer), 0.0
     for name, tower in model.towers.items():
@@ -141,9 +143,14 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
     with _silent():
         try:
             program: Any = torch.onnx.export(
-                _Encoder(model, output).eval(), example, dynamo=True, input_names=list(names), output_names=[output],
-                dynamic_shapes=(tuple(free for _ in names),), verbose=False,
-            )  # fmt: skip
+                _Encoder(model, output).eval(),
+                example,
+                dynamo=True,
+                input_names=list(names),
+                output_names=[output],
+                dynamic_shapes=(tuple(free for _ in names),),
+                verbose=False,
+            )
         except torch.onnx.OnnxExporterError as error:
             why = str(error.__cause__ or error).strip().splitlines()[0]
             raise UserError(f"--onnx: torch cannot write a {model.config.model_type} model as ONNX: {why}") from error

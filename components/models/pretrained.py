@@ -88,14 +88,19 @@ def plain_causal_language_model(source: Pretrained, folder: str) -> Any:
     config = huggingface_config(source, folder)
     if not is_decoder(config):
         raise UserError(f"pooling: token: {source.model} is no causal language model; accepted: cls, first, mean")
-    changed = [key for key in ("final_logit_softcapping", "logits_scaling", "logit_scale")
-               if getattr(config, key, None) not in (None, 1)]  # fmt: skip
+    changed = [
+        key
+        for key in ("final_logit_softcapping", "logits_scaling", "logit_scale")
+        if getattr(config, key, None) not in (None, 1)
+    ]
     if changed:
         raise UserError(f"pooling: token: the logits of {source.model} have {changed[0]}; accepted: last, mean")
     model, about = _read(AutoModelForCausalLM, source, folder)
     if about["missing_keys"]:
-        raise UserError(f"pooling: token: {source.model} has no head of a language model "
-                        f"({', '.join(sorted(about['missing_keys']))} is missing); accepted: last, mean")  # fmt: skip
+        raise UserError(
+            f"pooling: token: {source.model} has no head of a language model "
+            f"({', '.join(sorted(about['missing_keys']))} is missing); accepted: last, mean"
+        )
     return for_reading(keep_layers(model, source.layers))
 
 
@@ -115,8 +120,10 @@ def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
     """A pre-trained encoder with the head of masked language modelling, new if there is none, with the layers in
     `source`."""
     if is_decoder(config := huggingface_config(source)):
-        raise UserError(f"model: {source.model}: a {config.model_type} model predicts no masked tokens; accepted: an "
-                        "encoder, such as BERT")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: a {config.model_type} model predicts no masked tokens; accepted: an "
+            "encoder, such as BERT"
+        )
     with seeded(source.seed):
         model = keep_layers(read(AutoModelForMaskedLM, source), source.layers)
         return AutoModelForMaskedLM.from_config(model.config) if source.weights == "random" else model
@@ -132,20 +139,26 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
     causal, writes = auto is AutoModelForCausalLM, is_decoder(config)
     if writes != causal:
         what = "continues a text" if writes else "sees in a text what it should write"
-        raise UserError(f"model: {source.model}: a {config.model_type} model {what}; accepted: a model of the other "
-                        f"kind, or, of a generator, `architecture: {'causal' if writes else 'seq2seq'}`")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: a {config.model_type} model {what}; accepted: a model of the other "
+            f"kind, or, of a generator, `architecture: {'causal' if writes else 'seq2seq'}`"
+        )
     if causal or _has_decoder(source):
         return adapted(lambda source, folder: read(auto, source, folder), source, "")
     if isinstance(source, Adaptable) and source.adapter is not None:
-        raise UserError(f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; "
-                        "accepted: null")  # fmt: skip
+        raise UserError(
+            f"adapter: {source.model} is an encoder, and a decoder made of it has layers that are new; accepted: null"
+        )
     from transformers import EncoderDecoderModel  # heavy
 
     sides = {"encoder_model": encoder(source)}
     sides["decoder_model"] = read(AutoModelForCausalLM, source, is_decoder=True, add_cross_attention=True)
     model = EncoderDecoderModel.from_encoder_decoder_pretrained(**sides)
-    ids = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id,
-           "pad_token_id": tokenizer.pad_token_id}  # fmt: skip
+    ids = {
+        "decoder_start_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     model.config.update(ids)
     model.generation_config.update(**ids)
     return model
@@ -171,8 +184,10 @@ def huggingface_config(source: Pretrained, folder: str = "") -> Any:
     if (base := adapters.read_base(where / folder)) is not None:
         return huggingface_config(base, base.folder)
     if (where / MODULES).exists() and not (where / folder / "config.json").exists():
-        raise UserError(f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
-                        "accepted here: the folder of one")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
+            "accepted here: the folder of one"
+        )
     with _loading(source):
         return AutoConfig.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
 
@@ -235,19 +250,26 @@ def _check_fit(source: Pretrained, model: Any, about: dict[str, Any]) -> None:
     both = "accepted: a model whose weights and config.json belong together"
     for name, there, wanted in sorted(about["mismatched_keys"], key=lambda one: (one[0] not in own, one[0])):
         if name in own or not type(model).__name__.endswith("ForSequenceClassification"):
-            raise UserError(f"model: {source.model}: its weights do not fit its config.json: {name} has the shape "
-                            f"{list(there)}, and {list(wanted)} by config.json; {both}")  # fmt: skip
-        raise UserError(f"model: {source.model}: its head gives {there[0]} scores for a pair, and a ranker gives one; "
-                        "accepted: a model with one label (num_labels), or `pooling: first` or `mean`, which put a new "
-                        "head on its encoder")  # fmt: skip
+            raise UserError(
+                f"model: {source.model}: its weights do not fit its config.json: {name} has the shape "
+                f"{list(there)}, and {list(wanted)} by config.json; {both}"
+            )
+        raise UserError(
+            f"model: {source.model}: its head gives {there[0]} scores for a pair, and a ranker gives one; "
+            "accepted: a model with one label (num_labels), or `pooling: first` or `mean`, which put a new "
+            "head on its encoder"
+        )
     if lacking := sorted(name for name in own & set(about["missing_keys"]) if not NEW.search(name)):
-        raise UserError(f"model: {source.model}: its weights do not fit its config.json: {lacking[0]} is not among "
-                        f"them; {both}")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: its weights do not fit its config.json: {lacking[0]} is not among them; {both}"
+        )
     forms = {re.sub(r"\d+", "0", name) for name in own}
     unexpected = (f"{prefix}{name.removeprefix(prefix)}" for name in about["unexpected_keys"])
     if layers := sorted(name for name in unexpected if re.sub(r"\d+", "0", name) in forms):
-        raise UserError(f"model: {source.model}: its weights do not fit its config.json: {layers[0]} has no place "
-                        f"there; {both}; `layers` of this config leaves layers out")  # fmt: skip
+        raise UserError(
+            f"model: {source.model}: its weights do not fit its config.json: {layers[0]} has no place "
+            f"there; {both}; `layers` of this config leaves layers out"
+        )
 
 
 def load(auto: Any, where: str, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -273,8 +295,10 @@ def tokenizer(source: Pretrained, folder: str = "") -> Any:
     with _loading(source, "no tokenizer"):
         made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
         if not made.is_fast:
-            raise UserError(f"model: {source.model}: its {type(made).__name__} is Python code alone; accepted: a model "
-                            "with a tokenizer.json, or whose tokenizer can be written as one")  # fmt: skip
+            raise UserError(
+                f"model: {source.model}: its {type(made).__name__} is Python code alone; accepted: a model "
+                "with a tokenizer.json, or whose tokenizer can be written as one"
+            )
         pad_with_any(made)
         made.truncation_side = "right"  # a text's beginning is read, and by those that load an export too
         return made
@@ -289,7 +313,10 @@ def file_of(source: Pretrained, name: str) -> Path | None:
     with _loading(source):
         # Without a connection a file that is not in the hub's cache counts as none.
         found = cached_file(
-            where, name, revision=source.revision, _raise_exceptions_for_missing_entries=False,
+            where,
+            name,
+            revision=source.revision,
+            _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
-        )  # fmt: skip
+        )
     return None if found is None else Path(found)

@@ -69,7 +69,7 @@ class Reader(nn.Module):
 
     def encode_passages(
         self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False
-    ) -> PassageStates:  # fmt: skip
+    ) -> PassageStates:
         """The states of questions' passages. The rows of `passages` are those of the first question, of the second and
         so on; `counts` (N,) is the number for each.
 
@@ -98,9 +98,10 @@ class Reader(nn.Module):
         """(N, T) fp32 log-probability of each token of the answers given the tokens before it, 0 at padding."""
         first = answers.ids.new_full((len(answers.ids), 1), self.model.config.decoder_start_token_id)
         out = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states), attention_mask=passages.mask,
+            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states),
+            attention_mask=passages.mask,
             decoder_input_ids=torch.cat([first, answers.ids[:, :-1]], 1),
-        )  # fmt: skip
+        )
         chosen = out.logits.float().log_softmax(-1).gather(-1, answers.ids.unsqueeze(-1)).squeeze(-1)
         return chosen.masked_fill(answers.mask == 0, 0.0)
 
@@ -109,9 +110,14 @@ class Reader(nn.Module):
         """The answer to each question, decoded greedily."""
         options: dict[str, Any] = {"temperature": None, "top_k": None, "top_p": None, "max_length": None}
         output = self.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states), attention_mask=passages.mask,
-            max_new_tokens=new_tokens, min_new_tokens=0, num_beams=1, do_sample=False, **options,
-        )  # fmt: skip
+            encoder_outputs=BaseModelOutput(last_hidden_state=passages.states),
+            attention_mask=passages.mask,
+            max_new_tokens=new_tokens,
+            min_new_tokens=0,
+            num_beams=1,
+            do_sample=False,
+            **options,
+        )
         return [text.strip() for text in self.tokenizer.batch_decode(output, skip_special_tokens=True)]
 
 
@@ -139,9 +145,14 @@ class ReaderInputs:
 
 
 def answer_questions(
-    reader: Reader, inputs: ReaderInputs, questions: Sequence[np.ndarray], *, new_tokens: int, batch_tokens: int,
+    reader: Reader,
+    inputs: ReaderInputs,
+    questions: Sequence[np.ndarray],
+    *,
+    new_tokens: int,
+    batch_tokens: int,
     device: Any,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """The answers to questions, each given as (P, 2) rows of itself and its passages; empty for one without passages.
 
     Questions are read together if all their passages have at most `batch_tokens` tokens.

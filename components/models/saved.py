@@ -21,9 +21,16 @@ from sparring.components.models.configs import BASE, MODULES, Pretrained
 
 HUGGINGFACE_CONFIG = "config.json"
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt",
-    "added_tokens.json", "spiece.model", "sentencepiece.bpe.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 
 C = TypeVar("C", bound=Config)
 

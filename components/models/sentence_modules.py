@@ -23,10 +23,13 @@ SIDES = ("query", "document")
 _ORDER = ["Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"]
 _IDENTITY = "torch.nn.modules.linear.Identity"
 _POOLING_MODES = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
-}  # fmt: skip
+}
 """The keys that older folders have instead of `pooling_mode`."""
 _TRANSFORMER_CONFIGS = [
     f"sentence_{kind}_config.json"
@@ -70,12 +73,18 @@ def retriever(source: DualEncoderConfig) -> Found | None:
     sides = {side: _side(source, chain) for side, chain in _chains(source, modules).items()}
     cut, named = about.get("truncate_dim"), about.get("similarity_fn_name")
     if cut is not None and named not in (None, "cosine") and any("Normalize" in parts for parts in sides.values()):
-        _refuse(source, f"its vectors are cut to {cut} numbers (truncate_dim) after Normalize and compared by {named}",
-                "compared by cosine")  # fmt: skip
+        _refuse(
+            source,
+            f"its vectors are cut to {cut} numbers (truncate_dim) after Normalize and compared by {named}",
+            "compared by cosine",
+        )
     encoders = {side: parts["Transformer"].path for side, parts in sides.items()}
     if len(sides) > len(set(encoders.values())):
-        _refuse(source, "queries and documents have one Transformer and other modules after it",
-                "one list of modules, or a Transformer for each side")  # fmt: skip
+        _refuse(
+            source,
+            "queries and documents have one Transformer and other modules after it",
+            "one list of modules, or a Transformer for each side",
+        )
     limits = {side: _limit(source, parts["Transformer"].path, "feature-extraction") for side, parts in sides.items()}
     dense = {side: parts["Dense"].path for side, parts in sides.items() if "Dense" in parts}
     norms = {side: parts["LayerNorm"].path for side, parts in sides.items() if "LayerNorm" in parts}
@@ -134,8 +143,11 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         limit = _limit(source, modules[0].path, "feature-extraction")
         return Found({"shared": modules[0].path}, {}, {"pooling": "maxsim", "pair_tokens": limit})
     if [module.kind for module in modules] != ["Transformer", "Pooling", "Dense"]:
-        _refuse(source, f"the modules {listing(module.kind for module in modules)}",
-                "a sequence classifier, or Transformer, LogitScore, or Transformer, Pooling, Dense")  # fmt: skip
+        _refuse(
+            source,
+            f"the modules {listing(module.kind for module in modules)}",
+            "a sequence classifier, or Transformer, LogitScore, or Transformer, Pooling, Dense",
+        )
     transformer, pooling, head = modules
     limit = _limit(source, transformer.path, "feature-extraction")
     how = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
@@ -156,9 +168,10 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
         if getattr(source, key) not in (None, token):
             _refuse(source, f"{key}: {getattr(source, key)}: the ranker has {token!r}", f"{token!r}, or null")
     return Found(
-        {"shared": transformer.path}, {},
+        {"shared": transformer.path},
+        {},
         {"pooling": "token", **named, "pair_tokens": limit, "template": _saved_template(source)},
-    )  # fmt: skip
+    )
 
 
 def _saved_template(source: CrossEncoderConfig) -> str | None:
@@ -239,8 +252,10 @@ def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
 
 
 _OUTPUTS = {
-    "feature-extraction": "token_embeddings", "sequence-classification": "scores", "text-generation": "causal_logits",
-}  # fmt: skip
+    "feature-extraction": "token_embeddings",
+    "sequence-classification": "scores",
+    "text-generation": "causal_logits",
+}
 """What sentence-transformers calls what a Transformer makes."""
 
 
@@ -266,8 +281,11 @@ def _limit(source: Pretrained, folder: str, task: str, *, said: bool = False) ->
             _refuse(source, f"the Transformer has {key}: {got}", str(accepted))
     tokenizer = pretrained.tokenizer(source, folder)
     if about.get("do_lower_case") and tokenizer("The ÀÉ")["input_ids"] != tokenizer("the àé")["input_ids"]:
-        _refuse(source, "the Transformer has do_lower_case: true, and its tokenizer keeps capitals",
-                "a tokenizer that lowers them itself")  # fmt: skip
+        _refuse(
+            source,
+            "the Transformer has do_lower_case: true, and its tokenizer keeps capitals",
+            "a tokenizer that lowers them itself",
+        )
     if about.get("max_seq_length") is not None:
         return int(about["max_seq_length"])
     positions = getattr(pretrained.huggingface_config(source, folder), "max_position_embeddings", -1)

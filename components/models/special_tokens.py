@@ -67,8 +67,10 @@ def token_id(tokenizer: Any, token: str, *, key: str) -> int:
     number = tokenizer.get_vocab().get(token)
     if number is None:
         parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
-        raise UserError(f"{key}: {token!r} is no single token of the model's vocabulary, but {' '.join(parts)}; "
-                        "accepted: one token as the vocabulary has it")  # fmt: skip
+        raise UserError(
+            f"{key}: {token!r} is no single token of the model's vocabulary, but {' '.join(parts)}; "
+            "accepted: one token as the vocabulary has it"
+        )
     return int(number)
 
 
@@ -77,12 +79,15 @@ def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
     tokens."""
     own = Template.of(tokenizer)
     if not own.pair_between:
-        raise UserError(f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
-                        f"template such as {PAIR!r}")  # fmt: skip
+        raise UserError(
+            f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
+            f"template such as {PAIR!r}"
+        )
     special = len(own.pair_before) + len(own.pair_between) + len(own.pair_after)
     if limit < special + 2:
-        raise UserError(f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than "
-                        f"{special + 1}")  # fmt: skip
+        raise UserError(
+            f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than {special + 1}"
+        )
 
 
 def _with_around(
@@ -102,11 +107,15 @@ def _with_around(
         return [part for part in parts if part[0] == "$" or runs[part.partition(":")[0]]]
 
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=rule("before:0", "$A:0", "after:0"), pair=rule("first:0", "$A:0", "between:0", "$B:1", "last:1"),
+        single=rule("before:0", "$A:0", "after:0"),
+        pair=rule("first:0", "$A:0", "between:0", "$B:1", "last:1"),
         special_tokens=special,
-    )  # fmt: skip
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer, model_max_length=tokenizer.model_max_length,
-        padding_side=tokenizer.padding_side, model_input_names=tokenizer.model_input_names,
-        clean_up_tokenization_spaces=False, **tokenizer.special_tokens_map,
-    )  # fmt: skip
+        tokenizer_object=tokenizer.backend_tokenizer,
+        model_max_length=tokenizer.model_max_length,
+        padding_side=tokenizer.padding_side,
+        model_input_names=tokenizer.model_input_names,
+        clean_up_tokenization_spaces=False,
+        **tokenizer.special_tokens_map,
+    )

@@ -45,7 +45,9 @@ def whitening(blocks: Iterable[npt.NDArray]) -> Whitening:
     mean = sums / count
     variances, directions = np.linalg.eigh(squares / count - np.outer(mean, mean))
     if variances[0] <= SMALLEST * variances[-1]:
-        raise UserError(f"whitening: the vectors of {count:,} texts do not spread in all {len(mean)} directions; "
-                        f"accepted: more different texts than {len(mean)}")  # fmt: skip
+        raise UserError(
+            f"whitening: the vectors of {count:,} texts do not spread in all {len(mean)} directions; "
+            f"accepted: more different texts than {len(mean)}"
+        )
     matrix = directions / np.sqrt(variances)
     return Whitening(matrix, -(mean + first) @ matrix)

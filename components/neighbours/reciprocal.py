@@ -204,9 +204,7 @@ def jaccard(weights: Tensor, probe: Tensor) -> Tensor:
     return _ratio(shared, own.sum(-1) + total - shared)  # max(a, b) = a + b - min(a, b)
 
 
-def similarity(
-    products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, config: NeighboursConfig
-) -> Tensor:  # fmt: skip
+def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
     """(B, N) similarity of each candidate to the probe: the mixture of inner product and neighbours (Eq. 1).
 
     `weights` (B, M, M) are those of `connections`, `probe` (B,) the index of an element of each context, which is the

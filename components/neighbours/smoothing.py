@@ -58,9 +58,7 @@ class SmoothingConfig(Config):
         return self
 
 
-def targets(
-    queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig
-) -> Tensor:  # fmt: skip
+def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
     """(B, N) the target distribution over each query's candidates, by similarity to the query or the ground truth.
 
     `queries` are (B, d), `documents` (B, N, d); `truth` (B, N) is True at ground truth, `mask` (B, N) False at padding.
@@ -82,9 +80,7 @@ def targets(
     return distribution(relevance, truth, mask, config)
 
 
-def evidence(
-    queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig
-) -> Tensor:  # fmt: skip
+def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
     """(B, N) mean similarity of each candidate to the ground truth: r'' of Algorithm 1, line 5.
 
     >>> import torch

@@ -31,8 +31,10 @@ class CoCondenser(SimLM):
     version = 2
     views = ("encoder", "decoder", "generator", "batch")
     scores_of: ClassVar[dict[str, str]] = {
-        "encoder": "tokens", "decoder": "tokens", "generator": "tokens",
-    }  # fmt: skip
+        "encoder": "tokens",
+        "decoder": "tokens",
+        "generator": "tokens",
+    }
     reads = 1.5
     predicts = 2.0
 

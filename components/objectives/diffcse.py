@@ -33,18 +33,29 @@ class DiffCSE(SimCSE):
     reads = 3.0  # the discriminator and the generator together one
 
     def __init__(
-        self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
-        difference: DifferenceConfig | None = None, generator: Path | None = None, language_model: Path | None = None,
-        rated: Path | None = None, text_tokens: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: ObjectiveInputs,
+        *,
+        projector: ProjectorConfig | None = None,
+        difference: DifferenceConfig | None = None,
+        generator: Path | None = None,
+        language_model: Path | None = None,
+        rated: Path | None = None,
+        text_tokens: int | None = None,
+    ) -> None:
         super().__init__(
             inputs, projector=projector or ProjectorConfig(kind="batchnorm"), rated=rated, text_tokens=text_tokens
         )
         difference = difference or DifferenceConfig()
         self.difference = DifferencePrediction(
-            self, self.model.tower("document"), self.store.template, difference,
-            tokens=self._limit, generator=generator, language_model=language_model,
-        )  # fmt: skip
+            self,
+            self.model.tower("document"),
+            self.store.template,
+            difference,
+            tokens=self._limit,
+            generator=generator,
+            language_model=language_model,
+        )
         # A sample that lies on the edge between two tokens may be another where products are rounded differently.
         self.self_check = not difference.generates
 

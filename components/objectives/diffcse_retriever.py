@@ -59,23 +59,32 @@ class DiffCSERetriever(Retriever):
     prefixes = ("group", "batch")
     blocks = ("batch",)
     scores_of: ClassVar[dict[str, str]] = {
-        "query discriminator": "tokens", "document discriminator": "tokens",
-    }  # fmt: skip
+        "query discriminator": "tokens",
+        "document discriminator": "tokens",
+    }
     reads = 2.0
 
     def __init__(
-        self, inputs: ObjectiveInputs, *, difference: DifferenceConfig | None = None, generator: Path | None = None,
+        self,
+        inputs: ObjectiveInputs,
+        *,
+        difference: DifferenceConfig | None = None,
+        generator: Path | None = None,
         language_model: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(inputs)
         difference = difference or DifferenceConfig()
         if difference.edits_of != "same":
             raise UserError(f"edits_of: {difference.edits_of}: candidates of a group have no next text; accepted: same")
         self.difference = DifferencePrediction(
-            self, self.model.tower("document"), self._tokens.template, difference,
-            tokens=max(self.model.max_tokens("query"), self.model.max_tokens("document")), generator=generator,
+            self,
+            self.model.tower("document"),
+            self._tokens.template,
+            difference,
+            tokens=max(self.model.max_tokens("query"), self.model.max_tokens("document")),
+            generator=generator,
             language_model=language_model,
-        )  # fmt: skip
+        )
         # A sample that lies on the edge between two tokens may be another where products are rounded differently.
         self.self_check = not difference.generates
 

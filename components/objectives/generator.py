@@ -40,8 +40,10 @@ class GeneratorObjective(Writing):
         self._tokens = TokenStore(inputs.tokens, inputs.model, pairs=False)
         self._end = self.model.tokenizer.eos_token_id
         if not self.model.seq2seq and self._end is None:
-            raise UserError(f"{self.model.config.model}: its tokenizer has no token that ends a text (eos_token); "
-                            "accepted: one that has")  # fmt: skip
+            raise UserError(
+                f"{self.model.config.model}: its tokenizer has no token that ends a text (eos_token); "
+                "accepted: one that has"
+            )
 
     def collate(self, visits: list[Visit]) -> GeneratorBatch:
         """The batch of some groups; a target ends with the special tokens that end a text."""

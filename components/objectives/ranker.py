@@ -50,8 +50,10 @@ class Ranker(GroupObjective):
         self._passes = 2 if any(term.over == "passes" for term in inputs.losses) else 1
         self.model = CrossEncoder.load(inputs.model)
         if self._passes == 2 and self.model.config.dropout is None and not has_dropout(self.model):
-            raise UserError("losses: over: passes: two passes differ by dropout, and the model has none; accepted: "
-                            "`dropout` above 0 in the ranker's model")  # fmt: skip
+            raise UserError(
+                "losses: over: passes: two passes differ by dropout, and the model has none; accepted: "
+                "`dropout` above 0 in the ranker's model"
+            )
         self.products = [MatrixProducts(self.model.backbone)]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
 

@@ -79,11 +79,17 @@ class SimCSE(DocumentObjective):
     reads: ClassVar[float] = 2.0
 
     def __init__(
-        self, inputs: ObjectiveInputs, *, projector: ProjectorConfig | None = None,
-        augmentation: AugmentationConfig | None = None, generator: Path | None = None, rated: Path | None = None,
-        masking: MaskedLanguageModelingConfig | None = None, language_model: Path | None = None,
+        self,
+        inputs: ObjectiveInputs,
+        *,
+        projector: ProjectorConfig | None = None,
+        augmentation: AugmentationConfig | None = None,
+        generator: Path | None = None,
+        rated: Path | None = None,
+        masking: MaskedLanguageModelingConfig | None = None,
+        language_model: Path | None = None,
         text_tokens: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(inputs)
         self._rated = rated
         self.model = DualEncoder.load(inputs.model)
@@ -184,9 +190,12 @@ class SimCSE(DocumentObjective):
 
 
 def view_scores(
-    vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask", *,
+    vectors: Tensor,
+    keys: Tensor,
+    duplicates: Duplicates = "mask",
+    *,
     copies: Literal["positive", "negative"] | None = None,
-) -> Scores:  # fmt: skip
+) -> Scores:
     """(N, all texts) cosines of first views with the second views of all workers, of vectors (2N, d) of N first views
     and then N second ones (Chuang et al., 2022, section 2.3).
 

@@ -81,17 +81,23 @@ class SimLM(TokenPrediction):
 
     views: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "generator")
     scores_of: ClassVar[dict[str, str]] = {
-        "encoder": "tokens", "decoder": "tokens", "generator": "tokens",
-    }  # fmt: skip
+        "encoder": "tokens",
+        "decoder": "tokens",
+        "generator": "tokens",
+    }
     reads: ClassVar[float] = 1.5  # the decoder and the generator together half
     predicts: ClassVar[float] = 2.0
     # A sample that lies on the edge between two tokens may be another where products are rounded differently.
     self_check = False
 
     def __init__(
-        self, inputs: ObjectiveInputs, *, bottleneck: BottleneckConfig | None = None, generator: Path | None = None,
+        self,
+        inputs: ObjectiveInputs,
+        *,
+        bottleneck: BottleneckConfig | None = None,
+        generator: Path | None = None,
         language_model: Path | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         config = bottleneck or BottleneckConfig()
         super().__init__(inputs, config)
         self.config = config

@@ -92,9 +92,7 @@ def _fused(
         apart = [whole.filter(pa.array(lists == number)) for number in range(len(weights))]
         shares = [weight / len(weights) for weight in weights]
         return interpolated(apart, shares, config.normalise, lexical=lexical, k=config.depth)
-    query, document = (
-        whole[name].combine_chunks().dictionary_encode() for name in ("query_id", "doc_id")
-    )  # fmt: skip
+    query, document = (whole[name].combine_chunks().dictionary_encode() for name in ("query_id", "doc_id"))
     queries, documents = query.indices.to_numpy(), document.indices.to_numpy()
     ranks = whole["rank"].to_numpy().astype(np.int64)
     if config.how == "interleave":

@@ -18,9 +18,14 @@ COUNTERS = 2**20
 
 
 def top_k(
-    queries: npt.NDArray[np.uint8], documents: Sequence[npt.NDArray[np.uint8]], order: topk.Keys | None, k: int, *,
-    dimensions: int, threads: int,
-) -> topk.Keys:  # fmt: skip
+    queries: npt.NDArray[np.uint8],
+    documents: Sequence[npt.NDArray[np.uint8]],
+    order: topk.Keys | None,
+    k: int,
+    *,
+    dimensions: int,
+    threads: int,
+) -> topk.Keys:
     """(Q, min(k, number of documents)) keys of the k best documents of each query, best first.
 
     `queries` (Q, B) and `documents`, arrays of consecutive rows, are bits packed as bytes. `order` has the tie rank of

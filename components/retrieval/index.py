@@ -54,8 +54,10 @@ def check(index: Any, factory: str) -> None:
     """
     parts = list(_parts(index))
     if any(part.metric_type != faiss.METRIC_INNER_PRODUCT for part in parts):
-        raise UserError(f"search.index: {factory!r}: FAISS ranks by distance with it, not by inner product; accepted: "
-                        "another, such as HNSW32, HNSW32,SQ8, PQ48 or IVF1024,PQ48")  # fmt: skip
+        raise UserError(
+            f"search.index: {factory!r}: FAISS ranks by distance with it, not by inner product; accepted: "
+            "another, such as HNSW32, HNSW32,SQ8, PQ48 or IVF1024,PQ48"
+        )
     if (inverted := faiss.try_extract_index_ivf(index)) is not None and inverted.nlist == 0:
         raise UserError(f"search.index: {factory!r}: an inverted file of no cells; accepted: IVF1 or more")
     if any(isinstance(part, faiss.IndexIDMap) for part in parts):
@@ -74,9 +76,13 @@ def check_factory(factory: str) -> None:
 
 
 def build(
-    factory: str, documents: Sequence[npt.NDArray], *, threads: int, ef_construction: int = 40,
+    factory: str,
+    documents: Sequence[npt.NDArray],
+    *,
+    threads: int,
+    ef_construction: int = 40,
     on_added: Callable[[int], None] = lambda _: None,
-) -> Any:  # fmt: skip
+) -> Any:
     """An index over the rows of all shards, in order. `on_added` is called with the size of each block added.
 
     `ef_construction` is the size of HNSW's candidate list while a document's neighbours are looked for (Malkov and

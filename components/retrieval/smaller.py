@@ -111,9 +111,15 @@ def read(folder: Path) -> Smaller | None:
 
 
 def top_k(
-    queries: npt.NDArray, documents: Sequence[npt.NDArray], how: Smaller | None, order: topk.Keys | None, k: int, *,
-    device: str, threads: int,
-) -> topk.Keys:  # fmt: skip
+    queries: npt.NDArray,
+    documents: Sequence[npt.NDArray],
+    how: Smaller | None,
+    order: topk.Keys | None,
+    k: int,
+    *,
+    device: str,
+    threads: int,
+) -> topk.Keys:
     """(Q, k) keys of the k best documents of each query, as `topk.top_k` returns them; of bits by Hamming distance."""
     if how is None:
         return topk.top_k(queries, documents, order, k, device=device)
@@ -137,9 +143,13 @@ def products(
 
 
 def rescored(
-    queries: npt.NDArray, candidates: topk.Keys, order: topk.Keys, documents: DocumentVectors, how: Smaller | None,
+    queries: npt.NDArray,
+    candidates: topk.Keys,
+    order: topk.Keys,
+    documents: DocumentVectors,
+    how: Smaller | None,
     k: int,
-) -> topk.Keys:  # fmt: skip
+) -> topk.Keys:
     """(Q, at most k) keys of the best candidates of each query by these vectors of the documents. `order` has the tie
     rank of each row."""
     there = candidates != topk.NO_DOCUMENT

@@ -39,9 +39,10 @@ class Drawn:
         both drawn and there, for one that is drawn of a split without queries, and for a sample of none."""
         kept = self._kept
         return (
-            one for one in self._dealt(records)
+            one
+            for one in self._dealt(records)
             if isinstance(one, Bad) or one.split not in kept or one.query_id in kept[one.split]
-        )  # fmt: skip
+        )
 
     def _dealt(self, records: Iterable[Any]) -> Iterator[Any]:
         """Queries, judgements or groups with the splits that are drawn from others."""

@@ -163,8 +163,12 @@ class Inspection:
         self._refuse(MISSING[0], no_query, read, lambda one: (one.query_id, _missing(one.query_id, self.queries)))
         self._refuse(MISSING[1], no_document, read, lambda one: (one.doc_id, _missing(one.doc_id, self.documents)))
         self._refuse(TWO_SPLITS, elsewhere, read, _in_two_splits)
-        self._refuse(TWO_RELEVANCES, others, read, lambda one: (
-            one.query_id, f"{one.doc_id!r} has {one.relevance} here, another before"))  # fmt: skip
+        self._refuse(
+            TWO_RELEVANCES,
+            others,
+            read,
+            lambda one: (one.query_id, f"{one.doc_id!r} has {one.relevance} here, another before"),
+        )
 
     def _refuse(
         self,
@@ -206,8 +210,10 @@ def _missing(name: str, table: Texts) -> str:
     there = table.forms.get(in_form("NFC", name))
     if there is None:
         return LISTED if is_list(name) else ""
-    forms = [next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, one)), "neither NFC nor NFD")
-             for one in (name, there)]  # fmt: skip
+    forms = [
+        next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, one)), "neither NFC nor NFD")
+        for one in (name, there)
+    ]
     return f"it is there in another Unicode form: {forms[0]} here, {forms[1]} there. {HOW}"
 
 

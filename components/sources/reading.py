@@ -118,9 +118,7 @@ def readable(place: object, kind: str) -> Iterator[None]:
         raise UserError(f"{place}: not {kind}: {said}") from None
 
 
-def read_lines(
-    path: Path, *, encoding: str = "utf-8", blank: bool = False, once: bool = False
-) -> Iterator[Line | Bad]:  # fmt: skip
+def read_lines(path: Path, *, encoding: str = "utf-8", blank: bool = False, once: bool = False) -> Iterator[Line | Bad]:
     """The lines of a file; without blank ones unless `blank`. A file that is read `once` may be a pipe."""
     with path.open("rb") if once and path.is_fifo() else _open(path) as file:
         for number, raw in enumerate(_guarded(file, path), start=1):
@@ -182,8 +180,10 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
                 buffer.skip()
         buffer.skip()
         if buffer.next_character():
-            raise UserError(f"{buffer.place}: there is more behind the JSON array; accepted: one array a file, or an "
-                            "object a line (.jsonl)")  # fmt: skip
+            raise UserError(
+                f"{buffer.place}: there is more behind the JSON array; accepted: one array a file, or an "
+                "object a line (.jsonl)"
+            )
 
 
 class Row(NamedTuple):

@@ -153,9 +153,14 @@ def answer_texts(answers: Any) -> list[str] | None:
 
 
 def judgement(
-    query_id: Any, doc_id: Any, relevance: Any, split: str, place: str, *,
+    query_id: Any,
+    doc_id: Any,
+    relevance: Any,
+    split: str,
+    place: str,
+    *,
     columns: Mapping[str, str | None] | None = None,
-) -> Judgement | Bad:  # fmt: skip
+) -> Judgement | Bad:
     """A checked judgement. The table's names of columns are for messages."""
     query_name = _id(query_id, "query", place, _column("query_id", columns))
     doc_name = _id(doc_id, "document", place, _column("doc_id", columns))

@@ -67,8 +67,10 @@ def load(folder: Path) -> Any:
     except ModuleNotFoundError:
         raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
     if os.path.isdir(folder) and not any(os.path.isfile(folder / name) for name in MARKS):
-        raise UserError(f"{folder}: a folder that is not {SAVED}; accepted: that, or a pattern of files, such as "
-                        f"{folder.name}/*.jsonl")  # fmt: skip
+        raise UserError(
+            f"{folder}: a folder that is not {SAVED}; accepted: that, or a pattern of files, such as "
+            f"{folder.name}/*.jsonl"
+        )
     for path in fitting(folder, "**/*"):
         if not path.is_dir():
             regular(path)  # a pipe would be waited for without end

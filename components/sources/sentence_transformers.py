@@ -45,8 +45,11 @@ class Source(training_groups.GroupSource):
         named = next((name for name in LABELS if name in row), None)
         columns = self.columns or [name for name in row if name not in (*LABELS, *NO_TEXT)]
         if len(columns) < 2 or any(name not in row for name in columns):
-            return Bad("wrong columns", place, f"expected {listing(self.columns or ['two columns of text'])}; it has "
-                       f"{', '.join(row)}")  # fmt: skip
+            return Bad(
+                "wrong columns",
+                place,
+                f"expected {listing(self.columns or ['two columns of text'])}; it has {', '.join(row)}",
+            )
         if not self.columns and (why := _misplaced(columns)):
             detail = (
                 f"{why}; `columns` names those with texts in their order: the query's, the positive's, the negatives'"
@@ -106,12 +109,13 @@ def _tuples(record: Given) -> list[dict[str, Any]]:
     texts, teacher, (positives, negatives) = passages(record), record.teacher, divided(record)
     return [
         {
-            "anchor": record.query, "positive": texts[positive],
+            "anchor": record.query,
+            "positive": texts[positive],
             **{f"negative_{number}": texts[at] for number, at in enumerate(negatives, 1)},
             **({"scores": [teacher[at] for at in (positive, *negatives)]} if teacher is not None else {}),
         }
         for positive in positives
-    ]  # fmt: skip
+    ]
 
 
 def _written(writer: Any, path: Path, rows: list[dict[str, Any]]) -> Any:

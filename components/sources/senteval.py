@@ -142,9 +142,7 @@ def _splits(train: str, dev: str, test: str) -> dict[str, str]:
 TASKS: dict[str, Layout] = {
     "STS12": Subsets("STS/STS12-en-test", ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews")),
     "STS13": Subsets("STS/STS13-en-test", ("FNWN", "headlines", "OnWN")),
-    "STS14": Subsets(
-        "STS/STS14-en-test", ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news")
-    ),
+    "STS14": Subsets("STS/STS14-en-test", ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news")),
     "STS15": Subsets("STS/STS15-en-test", ("answers-forums", "answers-students", "belief", "headlines", "images")),
     "STS16": Subsets(
         "STS/STS16-en-test", ("answer-answer", "headlines", "plagiarism", "postediting", "question-question")
@@ -153,7 +151,11 @@ TASKS: dict[str, Layout] = {
         "STS/STSBenchmark", _splits("sts-train.csv", "sts-dev.csv", "sts-test.csv"), (5, 6), 4, scores=True
     ),
     "SICKRelatedness": Columns(
-        "SICK", _splits("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"), (1, 2), 3, scores=True,
+        "SICK",
+        _splits("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"),
+        (1, 2),
+        3,
+        scores=True,
         header=True,
     ),
     "MR": Classes("MR", {"1": "rt-polarity.pos", "0": "rt-polarity.neg"}),
@@ -165,7 +167,7 @@ TASKS: dict[str, Layout] = {
     "MRPC": Columns(
         "MRPC", {"train": "msr_paraphrase_train.txt", "test": "msr_paraphrase_test.txt"}, (3, 4), 0, header=True
     ),
-}  # fmt: skip
+}
 """By SentEval's name."""
 
 

@@ -74,20 +74,25 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
         if told := other_form(dangling.query_id, asked.__contains__):
             raise UserError(f"{dangling.place}: there is no query {dangling.query_id!r}: {told}")
         raise UserError(
-            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; " + (
+            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; "
+            + (
                 f"the queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
-                if asked else "no query can be used"
+                if asked
+                else "no query can be used"
             )
-        )  # fmt: skip
+        )
     by_split = Counter(asked[query][0] for query in judged)
     return Survey(
-        of=of, documents=len(texts), asked=len(asked),
+        of=of,
+        documents=len(texts),
+        asked=len(asked),
         queries=dict(sorted(by_split.items())),
         unjudged=sorted({split for split, _ in asked.values()} - {UNJUDGED, *by_split}),
-        relevant=round(judged.total() / max(1, len(judged)), DECIMALS), graded=len(grades) > 1,
+        relevant=round(judged.total() / max(1, len(judged)), DECIMALS),
+        graded=len(grades) > 1,
         query_tokens=_long_enough([text for _, text in asked.values()], queries),
         document_tokens=_long_enough(texts, documents),
-    )  # fmt: skip
+    )
 
 
 def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[Kind]:

@@ -288,8 +288,9 @@ def read_table(
     at = {ours: None if name is None else header.index(name) for ours, name in theirs.items()}
     for row in rows:
         if len(row.cells) != len(header):
-            raise UserError(f"{row.place}: {len(row.cells)} cells; accepted: {len(header)}, as in the header: "
-                            f"{listing(header)}")  # fmt: skip
+            raise UserError(
+                f"{row.place}: {len(row.cells)} cells; accepted: {len(header)}, as in the header: {listing(header)}"
+            )
         yield {ours: None if i is None else row.cells[i] for ours, i in at.items()}, row.place
 
 

@@ -79,7 +79,7 @@ class Source(training_groups.GroupSource):
         documents = [document(one.get("docid"), one.get("title"), one.get("text"), place) for one in both]
         return Given(
             query_id, row.get(asked), [one.get("docid") for one in both], documents, targets, teacher, split, place
-        )  # fmt: skip
+        )
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:

@@ -85,8 +85,10 @@ def read_qrels(path: Path) -> pa.Table:
             raise UserError(f"{place}: query {query} has judged {document} before, with another relevance")
     if not found:
         raise UserError(f"{path}: the file has no judgements")
-    rows = [{"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
-            for (query, document), relevance in found.items()]  # fmt: skip
+    rows = [
+        {"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
+        for (query, document), relevance in found.items()
+    ]
     return pa.Table.from_pylist(rows, schema=QRELS)
 
 

@@ -37,24 +37,45 @@ def card(config: SystemConfig, measured: Measured) -> str:
     queries = f"a sample of {queries}" if measured.sampled else queries
     further = f" Further training was on {listing(measured.read)}." if measured.read else ""
     lines = [
-        f"# {config.name}", "",
-        f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.", "",
-        *(f"{number}. {stage}" for number, stage in enumerate(_stages(config), 1)), "",
-        "## Measures", "",
-        f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.", "",
-        "| measure | value | 95 % interval |", "|---|---|---|",
-        *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows), "",
+        f"# {config.name}",
+        "",
+        f"A system for search over {config.documents:,} documents ({measured.collection}), made with Sparring.",
+        "",
+        *(f"{number}. {stage}" for number, stage in enumerate(_stages(config), 1)),
+        "",
+        "## Measures",
+        "",
+        f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.",
+        "",
+        "| measure | value | 95 % interval |",
+        "|---|---|---|",
+        *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows),
+        "",
         *([measured.compared, ""] if measured.compared else []),
-        *(["## Training data", "", f"{measured.note}{further}", ""]
-          if config.dense is not None or config.ranker is not None else []),
-        "## Use", "",
-        "With Sparring (FOLDER is this one):", "",
-        "```", 'sparring search FOLDER "QUERY" -k 5', "```", "",
-        "Without it, in this folder, `example.py` is the whole program:", "",
-        "```", 'python example.py "QUERY" 5', "```", "",
-        "| file | what it is |", "|---|---|",
-        *(f"| `{name}` | {what} |" for name, what in _files(config).items()), "",
-    ]  # fmt: skip
+        *(
+            ["## Training data", "", f"{measured.note}{further}", ""]
+            if config.dense is not None or config.ranker is not None
+            else []
+        ),
+        "## Use",
+        "",
+        "With Sparring (FOLDER is this one):",
+        "",
+        "```",
+        'sparring search FOLDER "QUERY" -k 5',
+        "```",
+        "",
+        "Without it, in this folder, `example.py` is the whole program:",
+        "",
+        "```",
+        'python example.py "QUERY" 5',
+        "```",
+        "",
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {what} |" for name, what in _files(config).items()),
+        "",
+    ]
     head = metadata("system", [], config.name, [Measures(measured.collection, measured.split, measured.rows)])
     return head + "\n".join(lines)
 
@@ -68,8 +89,10 @@ def _stages(config: SystemConfig) -> list[str]:
     if config.dense is not None:
         stages.append(f"The retriever lists the {config.dense.k} documents nearest to the query's vector.")
         if (near := config.dense.neighbours) is not None:
-            stages.append(f"The first {near.context} are reranked by reciprocal nearest neighbours among them "
-                          f"(k {near.k}; the inner product weighs {near.mix:g}).")  # fmt: skip
+            stages.append(
+                f"The first {near.context} are reranked by reciprocal nearest neighbours among them "
+                f"(k {near.k}; the inner product weighs {near.mix:g})."
+            )
     if config.fusion is not None:
         stages.append(f"The lists are fused ({config.fusion.how}); {config.fusion.depth} documents are kept.")
     if config.ranker is not None:

@@ -76,9 +76,10 @@ class Encoder:
 
         config = self._inference.config
         prompt, limit = (
-            (config.query_prompt, config.query_tokens) if side == "query"
+            (config.query_prompt, config.query_tokens)
+            if side == "query"
             else (config.document_prompt, config.document_tokens)
-        )  # fmt: skip
+        )
         tokens = Tokens.of(self._tokenizer([prompt + text for text in texts], add_special_tokens=False)["input_ids"])
         reading = Texts(self._template, tokens, limit)
         return self._inference.ask(reading, np.arange(len(texts)), side).astype(self._vectors)
@@ -88,9 +89,12 @@ class Retriever:
     """A retriever's lists."""
 
     def __init__(
-        self, encoder: Encoder, documents: Documents, nearest: Nearest,
+        self,
+        encoder: Encoder,
+        documents: Documents,
+        nearest: Nearest,
         neighbours: tuple[Neighbours, Vectors] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`nearest` looks among the documents' vectors. `neighbours` says how lists are reranked by neighbours, and
         reads the documents' vectors for that."""
         self.encode, self._nearest, self._documents, self._neighbours = encoder, nearest, documents, neighbours

@@ -58,9 +58,14 @@ class System:
     that it was given."""
 
     def __init__(
-        self, config: SystemConfig, documents: Documents, *, lexical: BM25 | None = None,
-        dense: Retriever | None = None, ranker: PairScorer | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        config: SystemConfig,
+        documents: Documents,
+        *,
+        lexical: BM25 | None = None,
+        dense: Retriever | None = None,
+        ranker: PairScorer | None = None,
+    ) -> None:
         """Its stages are those that the config has."""
         self.config = config
         self.documents, self._lexical, self._dense, self._ranker = documents, lexical, dense, ranker
@@ -100,13 +105,17 @@ class System:
                 )
             cut = partial(smaller.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
             encoder = Encoder(
-                folder / config.dense.retriever, precision=config.dense.precision, vectors=config.dense.vectors,
+                folder / config.dense.retriever,
+                precision=config.dense.precision,
+                vectors=config.dense.vectors,
                 **options,
-            )  # fmt: skip
+            )
             dense = Retriever(
-                encoder, documents, lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
+                encoder,
+                documents,
+                lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
                 neighbours=None if near is None else (near, index.reader(opened)),
-            )  # fmt: skip
+            )
         if config.ranker is not None:
             ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
         if lexical is not None:
@@ -120,14 +129,22 @@ class System:
 
     @overload
     def search(
-        self, queries: list[str] | tuple[str, ...], k: int = 10, seconds: Seconds | None = None, *,
+        self,
+        queries: list[str] | tuple[str, ...],
+        k: int = 10,
+        seconds: Seconds | None = None,
+        *,
         without: Sequence[str | None] | None = None,
-    ) -> list[list[Hit]]: ...  # fmt: skip
+    ) -> list[list[Hit]]: ...
 
     def search(
-        self, queries: str | Sequence[str], k: int = 10, seconds: Seconds | None = None, *,
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        seconds: Seconds | None = None,
+        *,
         without: Sequence[str | None] | None = None,
-    ) -> list[Hit] | list[list[Hit]]:  # fmt: skip
+    ) -> list[Hit] | list[list[Hit]]:
         """Find at most k documents for a query, best first. For several queries, return a list for each.
 
         Equal scores of the ranker keep the order before it, all others are in order of id. `seconds` is told how long

@@ -56,8 +56,11 @@ def _beginning(gradient: Tensor) -> dict[str, Tensor]:
     step = torch.tensor(0.0)
     if gradient.ndim < 2:
         return {"step": step, "variance": torch.zeros_like(gradient)}
-    return {"step": step, "row_var": torch.zeros_like(gradient[..., :1]),
-            "col_var": gradient.new_zeros((*gradient.shape[:-2], 1, gradient.shape[-1]))}  # fmt: skip
+    return {
+        "step": step,
+        "row_var": torch.zeros_like(gradient[..., :1]),
+        "col_var": gradient.new_zeros((*gradient.shape[:-2], 1, gradient.shape[-1])),
+    }
 
 
 def _mean_over_rows(values: Tensor, part: Part) -> Tensor:

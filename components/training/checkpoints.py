@@ -110,8 +110,9 @@ def whole_moments(optimizer: Any) -> Tensors:
     own = _updated(optimizer)
     return {
         f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), own[i], key))
-        for i, s in optimizer.state_dict()["state"].items() for key, value in s.items()
-    }  # fmt: skip
+        for i, s in optimizer.state_dict()["state"].items()
+        for key, value in s.items()
+    }
 
 
 def _updated(optimizer: Any) -> list[Tensor]:

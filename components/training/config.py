@@ -137,9 +137,14 @@ class HardestConfig(Config):
 
 
 def check_training(
-    objective: str, config: TrainConfig, label: str, *, taught: bool = True, dev_taught: bool = True,
+    objective: str,
+    config: TrainConfig,
+    label: str,
+    *,
+    taught: bool = True,
+    dev_taught: bool = True,
     dimensions: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Check a training by what its objective and its losses declare, and by what its groups have.
 
     `taught` says whether the groups have a teacher's scores, `dev_taught` whether those that it is validated on have
@@ -162,12 +167,16 @@ def check_training(
                 f"objective {objective} has scores of {there}. Use a loss for these, such as {losses_for(there)[0]}."
             )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
-            raise ValueError(f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
-                             f"to cut; accepted: null, or `over:` {listing(prefixes)}")  # fmt: skip
+            raise ValueError(
+                f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
+                f"to cut; accepted: null, or `over:` {listing(prefixes)}"
+            )
         longest = max(term.dimensions or [0])
         if dimensions is not None and longest > dimensions:
-            raise ValueError(f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
-                             "accepted: at most these")  # fmt: skip
+            raise ValueError(
+                f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
+                "accepted: at most these"
+            )
         if not own:
             _check_scores(term, objective, label, taught=taught)
     measures = [*(declared(objective, "measures") or ()), "loss"]

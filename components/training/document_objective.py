@@ -47,8 +47,10 @@ class DocumentObjective(Objective):
         what is behind it."""
         text, prompt = self.store.documents[row], self.prompts["documents"]
         if not np.array_equal(text[: len(prompt)], prompt):
-            raise UserError("document_prompt: its end and a text's beginning become one token, and parts of a text "
-                            "cannot have it; accepted: a prompt that ends in a space")  # fmt: skip
+            raise UserError(
+                "document_prompt: its end and a text's beginning become one token, and parts of a text "
+                "cannot have it; accepted: a prompt that ends in a space"
+            )
         return text[len(prompt) :]
 
     def prompted(self, text: np.ndarray, side: Literal["queries", "documents"]) -> np.ndarray:

@@ -79,16 +79,34 @@ def train(
     """
     with in_step() if execution.shard and workers() > 1 else nullcontext():
         return _train(
-            objective, config, out=out, seed=seed, start=start, device=device, dev=dev, save_seconds=save_seconds,
-            on_update=on_update, on_save=on_save, execution=execution,
-        )  # fmt: skip
+            objective,
+            config,
+            out=out,
+            seed=seed,
+            start=start,
+            device=device,
+            dev=dev,
+            save_seconds=save_seconds,
+            on_update=on_update,
+            on_save=on_save,
+            execution=execution,
+        )
 
 
 def _train(
-    objective: Objective, config: TrainConfig, *, out: Path, seed: int, start: Path | None, device: torch.device,
-    dev: Objective | None, save_seconds: float, on_update: Callable[[int, str], None], on_save: Callable[[], None],
+    objective: Objective,
+    config: TrainConfig,
+    *,
+    out: Path,
+    seed: int,
+    start: Path | None,
+    device: torch.device,
+    dev: Objective | None,
+    save_seconds: float,
+    on_update: Callable[[int, str], None],
+    on_save: Callable[[], None],
     execution: Execution,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     finished = out / "state" / "state.json"
     if of_first(finished.exists(), device):  # killed between the last write of the training and the step's record
         return _finished(out) if rank() == 0 else {}
@@ -131,7 +149,7 @@ def _train(
 
 def _prepare(
     objective: Objective, config: TrainConfig, *, check: bool, seed: int, device: torch.device, execution: Execution
-) -> None:  # fmt: skip
+) -> None:
     """Make the objective's modules fast on this device, and small where that is asked for; `check`, before the first
     update, that gradients stay right.
 
@@ -167,9 +185,13 @@ def _prepare(
 
 
 def _resumed(
-    objective: Objective, optimizer: Any, config: TrainConfig, checkpoint: Path | None, start: Path | None,
+    objective: Objective,
+    optimizer: Any,
+    config: TrainConfig,
+    checkpoint: Path | None,
+    start: Path | None,
     device: torch.device,
-) -> tuple[TrainingState, int]:  # fmt: skip
+) -> tuple[TrainingState, int]:
     """Load a checkpoint, or what the start carries; the state, and how far on the schedule update 0 is."""
     carried = start / "state" if config.carry == "all" and start is not None else None
     if carried and not (carried / checkpoints.OPTIMIZER).is_file():
@@ -186,17 +208,28 @@ def _resumed(
 
 
 def _update(
-    objective: Objective, optimizer: Any, config: TrainConfig, state: TrainingState, *, seed: int, rate: float,
+    objective: Objective,
+    optimizer: Any,
+    config: TrainConfig,
+    state: TrainingState,
+    *,
+    seed: int,
+    rate: float,
     device: torch.device,
-) -> tuple[Losses, float]:  # fmt: skip
+) -> tuple[Losses, float]:
     """One update; the global means of the loss terms, and the gradient's norm."""
     objective.train()
     objective.zero_grad(set_to_none=True)
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
     losses, operations = add_gradients(
-        objective, visits, parts=config.accumulate, seed=seed, update=state.update, device=device,
+        objective,
+        visits,
+        parts=config.accumulate,
+        seed=seed,
+        update=state.update,
+        device=device,
         precision=products(config, device),
-    )  # fmt: skip
+    )
     parameters = [masters.master(p) for p in objective.parameters() if p.requires_grad]
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
@@ -228,9 +261,15 @@ def _patience_is_over(state: TrainingState, config: TrainConfig) -> bool:
 
 
 def _validate(
-    objective: Objective, dev: Objective, config: TrainConfig, state: TrainingState, out: Path, *, seed: int,
+    objective: Objective,
+    dev: Objective,
+    config: TrainConfig,
+    state: TrainingState,
+    out: Path,
+    *,
+    seed: int,
     device: torch.device,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Measure the development rows, and keep the weights that are the best by the measure that the config asks for."""
     assert config.validate_on_dev is not None
     objective.eval()
@@ -254,9 +293,16 @@ def _finished(out: Path) -> dict[str, Any]:
 
 
 def _finish(
-    objective: Objective, optimizer: Any, config: TrainConfig, out: Path, state: TrainingState, first: int,
-    device: torch.device, *, still: bool,
-) -> dict[str, Any]:  # fmt: skip
+    objective: Objective,
+    optimizer: Any,
+    config: TrainConfig,
+    out: Path,
+    state: TrainingState,
+    first: int,
+    device: torch.device,
+    *,
+    still: bool,
+) -> dict[str, Any]:
     """Write the model, and what a training that carries on from it needs; drop the checkpoints."""
     rate = objective.rate(device=device.type, precision=products(config, device))
     summary = {

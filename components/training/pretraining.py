@@ -82,11 +82,14 @@ class BottleneckConfig(TokenPredictionConfig):
     @model_validator(mode="after")
     def _rates_fit(self) -> Self:
         if self.decoder_rate < self.encoder_rate:
-            raise ValueError("decoder_rate: what is masked for the encoder is for the decoder too; accepted: at least "
-                             "encoder_rate")  # fmt: skip
+            raise ValueError(
+                "decoder_rate: what is masked for the encoder is for the decoder too; accepted: at least encoder_rate"
+            )
         if self.decoder_reads == "states" and (self.task != "masked" or self.decoder_rate != self.encoder_rate):
-            raise ValueError("decoder_reads: states: they are of what the encoder reads; accepted only with `task: "
-                             "masked` and decoder_rate as encoder_rate")  # fmt: skip
+            raise ValueError(
+                "decoder_reads: states: they are of what the encoder reads; accepted only with `task: "
+                "masked` and decoder_rate as encoder_rate"
+            )
         if self.generator_dropout and not self.generates:
             raise ValueError("generator_dropout: no generator is asked with `task: masked`; accepted: false")
         if self.task != "masked" and self.masked_as != "mask":
@@ -217,8 +220,9 @@ class DifferenceConfig(EditConfig):
         if self.places == "all" and (self.task, self.average) != ("detection", "tokens"):
             raise ValueError("places: all: the released mean; accepted only with `task: detection, average: tokens`")
         if self.task != "detection" and self.edits != ["replace"]:
-            raise ValueError(f"edits: {self.edits}: what is inserted was nothing before; accepted: [replace], or "
-                             "`task: detection`")  # fmt: skip
+            raise ValueError(
+                f"edits: {self.edits}: what is inserted was nothing before; accepted: [replace], or `task: detection`"
+            )
         return self
 
 

@@ -78,7 +78,7 @@ def sharded_as(part: Tensor, of: Tensor, key: str) -> Tensor:
     whole = torch.empty((of.shape[0], *part.shape[1:]), device="meta")
     return DTensor.from_local(
         part, of.device_mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
-    )  # fmt: skip
+    )
 
 
 def own_part(tensor: Tensor, of: Tensor, key: str = "") -> Tensor:
@@ -141,9 +141,10 @@ def clip(parameters: list[Tensor], limit: float) -> float:
     rest = [p.grad for p in parameters if not is_sharded(p) and p.grad is not None]
     squares = [
         torch.stack([g.norm().double().square() for g in gradients]).sum()
-        if gradients else torch.zeros((), dtype=torch.float64, device=parameters[0].device)
+        if gradients
+        else torch.zeros((), dtype=torch.float64, device=parameters[0].device)
         for gradients in (parts, rest)
-    ]  # fmt: skip
+    ]
     norm = (sum_over_workers(squares[0]) + squares[1]).sqrt()
     factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
     for gradient in (*parts, *rest):

@@ -136,8 +136,10 @@ def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> di
         queries = len(seen.student)
         if shape is None or tuple(shape) != (queries,):
             got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
-            raise UserError(f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), "
-                            f"here ({queries},)")  # fmt: skip
+            raise UserError(
+                f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), "
+                f"here ({queries},)"
+            )
         if seen.student.requires_grad and not values.requires_grad:
             raise UserError(
                 f"{term.function} returned values without a gradient, from which nothing is learnt; accepted: values "
@@ -161,9 +163,10 @@ def losses_for(kind: str) -> list[str]:
         f"components.losses.{file.stem}.{node.name}"
         for file in sorted(folder.glob("*.py"))
         for node in modules.syntax(file).body
-        if isinstance(node, ast.FunctionDef) and [one.arg for one in node.args.args] == ["scores"]
+        if isinstance(node, ast.FunctionDef)
+        and [one.arg for one in node.args.args] == ["scores"]
         and not node.name.startswith("_")
-    ]  # fmt: skip
+    ]
     fit = [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
     return sorted(fit, key=lambda path: path != "components.losses.listwise.cross_entropy")
 

@@ -61,12 +61,17 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
     for rank in (16,):
         starts[f"adapter of rank {rank}"] = place = world.place("start")
         start(
-            place, world.cluster,
+            place,
+            world.cluster,
             config=DualEncoderConfig(
-                model=MODEL, pooling="mean", similarity="cosine", query_tokens=64, document_tokens=128,
+                model=MODEL,
+                pooling="mean",
+                similarity="cosine",
+                query_tokens=64,
+                document_tokens=128,
                 adapter={"rank": rank},
             ),
-        )  # fmt: skip
+        )
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in starts}
     for _ in range(TURNS):
         for name, place in starts.items():
@@ -88,12 +93,17 @@ def _trained(world: World, place: Path, groups: Path) -> tuple[float, float]:
     """Processor seconds of an update, and the process's peak of memory in bytes."""
     loss: dict[str, Any] = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
     told = {
-        "world": replace(world, retriever=place).told(), "groups": str(groups),
+        "world": replace(world, retriever=place).told(),
+        "groups": str(groups),
         "config": {"updates": UPDATES, "batch": BATCH, "losses": [loss]},
-    }  # fmt: skip
+    }
     done = subprocess.run(
-        [sys.executable, "-c", ONE, json.dumps(told)], cwd=ROOT, capture_output=True, text=True, check=True,
+        [sys.executable, "-c", ONE, json.dumps(told)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "MALLOC_ARENA_MAX": "1"},
-    )  # fmt: skip
+    )
     seconds, peak = json.loads(done.stdout.splitlines()[-1])
     return seconds, peak

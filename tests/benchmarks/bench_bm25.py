@@ -147,9 +147,14 @@ class _PyseriniIndex:
 
 def _pyserini(work: str, *arguments: str, input: str = "") -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.pyserini_side", work, str(cores()), *arguments], cwd=ROOT, input=input,
-        env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.benchmarks.pyserini_side", work, str(cores()), *arguments],
+        cwd=ROOT,
+        input=input,
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -91,9 +91,14 @@ def an_encoder(world: World, **options: Any) -> Encoder:
     """The worker of the step that encodes."""
     cuda = world.cluster.cuda()
     return Encoder(
-        tokens=world.tokens, model=world.retriever / "model", rows=None, config=EncodeConfig(**options),
-        batch_tokens=world.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
-    )  # fmt: skip
+        tokens=world.tokens,
+        model=world.retriever / "model",
+        rows=None,
+        config=EncodeConfig(**options),
+        batch_tokens=world.cluster.batch_tokens(cuda=cuda),
+        cuda=cuda,
+        threads=cores(),
+    )
 
 
 def theirs(world: World) -> Any:
@@ -156,11 +161,18 @@ def test_refresh(few_of_each: tuple[str, World]) -> None:
     shared = overlap(refresh(), reference(), 100)
     alone, whole = by_turns(encoding, refresh), by_turns(refresh, reference)
     rows = [
-        ["refresh", "encoding alone", "s", f"{alone.theirs:.2f}", f"{alone.ours:.2f}",
-         f"{alone.ratio:.2f}x as long ({alone.ratios[0]:.2f} to {alone.ratios[-1]:.2f})", "<= 1.15x",
-         "yes" if alone.ratio <= 1.15 else "no"],
+        [
+            "refresh",
+            "encoding alone",
+            "s",
+            f"{alone.theirs:.2f}",
+            f"{alone.ours:.2f}",
+            f"{alone.ratio:.2f}x as long ({alone.ratios[0]:.2f} to {alone.ratios[-1]:.2f})",
+            "<= 1.15x",
+            "yes" if alone.ratio <= 1.15 else "no",
+        ],
         whole.row("refresh", "tokenise, pad, fp32, flat index", "refreshes/s", 1, 6),
-    ]  # fmt: skip
+    ]
     lines = [
         f"{len(documents):,} documents and {len(queries):,} queries, whose first {K} documents are written. "
         f"Of the first 100 of a query {shared:.2%} are those of the other side; wanted: 99.5%; reached: "

@@ -48,8 +48,10 @@ def test_int8(few_of_each: tuple[str, World]) -> None:
     for kind, (places, quality) in found.items():
         shared = median(len(set(a) & set(b)) / DEPTH for a, b in zip(places, expected, strict=True))
         first = float((places[:, 0] == expected[:, 0]).mean())
-        lines.append(f"{kind}: of a query's first {DEPTH} documents {shared:.1%} (median) are fp32's, of the first "
-                     f"ones {first:.1%}; nDCG@10 {quality.mean():.4f}.")  # fmt: skip
+        lines.append(
+            f"{kind}: of a query's first {DEPTH} documents {shared:.1%} (median) are fp32's, of the first "
+            f"ones {first:.1%}; nDCG@10 {quality.mean():.4f}."
+        )
     write(f"Products in int8, {name}", 'make bench ARGS="-k int8"', HEAD, table, [*lines, machine(ROOT)])
 
 

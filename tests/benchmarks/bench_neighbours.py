@@ -72,10 +72,15 @@ def measured(candidates: int, device: str) -> list[str]:
     together, ratios = 1000 * loops.ours / count, [ratio * count / few for ratio in loops.ratios]
     most = WANTED.get(candidates)
     return [
-        str(candidates), figure(together), figure(1000 * others.ours / count), figure(1000 * others.theirs / count),
-        figure(1000 * loops.theirs / few), f"{median(ratios):.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f})",
-        f"<= {most:g} ms" if most else "", "" if not most else "yes" if together <= most else "no",
-    ]  # fmt: skip
+        str(candidates),
+        figure(together),
+        figure(1000 * others.ours / count),
+        figure(1000 * others.theirs / count),
+        figure(1000 * loops.theirs / few),
+        f"{median(ratios):.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f})",
+        f"<= {most:g} ms" if most else "",
+        "" if not most else "yes" if together <= most else "no",
+    ]
 
 
 def contexts(count: int, candidates: int) -> tuple[Tensor, Tensor]:
@@ -154,7 +159,9 @@ def written(data: Path, vectors: Path, ranking: Path, documents: int, queries: i
     (vectors / "queries.json").write_text(json.dumps(query_ids))
     found = rng.integers(0, documents, (queries, candidates))
     columns = {
-        "query_id": np.repeat(query_ids, candidates), "doc_id": np.array(doc_ids)[found.ravel()],
-        "rank": np.tile(np.arange(1, candidates + 1), queries), "score": np.tile(-np.arange(candidates), queries),
-    }  # fmt: skip
+        "query_id": np.repeat(query_ids, candidates),
+        "doc_id": np.array(doc_ids)[found.ravel()],
+        "rank": np.tile(np.arange(1, candidates + 1), queries),
+        "score": np.tile(-np.arange(candidates), queries),
+    }
     pq.write_table(pa.table(columns).cast(RANKING), ranking / "ranking.parquet")

@@ -41,9 +41,14 @@ def test_plan(tmp_path: Path) -> None:
     assert "nothing to run" in said("run")
     seconds |= {"a plan, all done": taken("plan"), "a run, all done": taken("run")}
     rows = [
-        [job, f"{steps}", f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})", f"< {WANTED[job]:g}",
-         "yes" if median(each) < WANTED[job] else "no"]
+        [
+            job,
+            f"{steps}",
+            f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})",
+            f"< {WANTED[job]:g}",
+            "yes" if median(each) < WANTED[job] else "no",
+        ]
         for job, each in seconds.items()
-    ]  # fmt: skip
+    ]
     head = ["job", "steps", "seconds (range)", "wanted", "reached"]
     write("The graph", 'make bench ARGS="-k plan"', head, rows, [machine(ROOT)])

@@ -62,9 +62,18 @@ def generator(world: World) -> Path:
 def seconds_of_ours(world: World, objective: str, begins: Path, config: TrainConfig, **own: Any) -> float:
     """Inside the training loop."""
     summary = train(
-        world.place("trained"), world.cluster, objective=objective, rows=world.data, dev=None, data=world.data,
-        tokens=world.tokens, start=begins, seed=[1], config=config, **own,
-    )  # fmt: skip
+        world.place("trained"),
+        world.cluster,
+        objective=objective,
+        rows=world.data,
+        dev=None,
+        data=world.data,
+        tokens=world.tokens,
+        start=begins,
+        seed=[1],
+        config=config,
+        **own,
+    )
     return float(summary["model_seconds"])
 
 
@@ -89,11 +98,18 @@ def test_simcse(few: World) -> None:
         model = SentenceTransformer(str(begins / "model"), device=few.device)
         model.max_seq_length = SHORT
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=sentences, max_steps=steps,
+            output_dir=str(few.place("theirs")),
+            per_device_train_batch_size=sentences,
+            max_steps=steps,
             bf16=few.precision == "bf16",
-            warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-            use_cpu=few.device == "cpu", dataloader_num_workers=hands,
-        )  # fmt: skip
+            warmup_steps=0,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=few.device == "cpu",
+            dataloader_num_workers=hands,
+        )
         loss = MultipleNegativesRankingLoss(model, scale=20.0)
         trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
         return float(trainer.train().metrics["train_runtime"])
@@ -106,8 +122,11 @@ def test_simcse(few: World) -> None:
         sentences * steps,
         1.3,
     )
-    lines = [f"Batches of {sentences} texts of {SHORT} tokens at most, each encoded twice; {steps} updates a turn, "
-             "inside the loop.", machine(ROOT)]  # fmt: skip
+    lines = [
+        f"Batches of {sentences} texts of {SHORT} tokens at most, each encoded twice; {steps} updates a turn, "
+        "inside the loop.",
+        machine(ROOT),
+    ]
     write("SimCSE", 'make bench ARGS="-k test_simcse"', HEAD, [row], lines)
 
 
@@ -188,11 +207,19 @@ def test_simlm(few: World) -> None:
         torch.set_num_threads(cores())
         model, rng = PlainSimLM(str(begins / "model"), str(drawn_by / "model")).to(few.device), random.Random(1)
         arguments = TrainingArguments(
-            output_dir=str(few.place("theirs")), per_device_train_batch_size=documents, max_steps=steps,
+            output_dir=str(few.place("theirs")),
+            per_device_train_batch_size=documents,
+            max_steps=steps,
             bf16=few.precision == "bf16",
-            warmup_steps=0, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
-            use_cpu=few.device == "cpu", remove_unused_columns=False, dataloader_num_workers=hands,
-        )  # fmt: skip
+            warmup_steps=0,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=few.device == "cpu",
+            remove_unused_columns=False,
+            dataloader_num_workers=hands,
+        )
         trainer = Trainer(
             model=model, args=arguments, train_dataset=told, data_collator=lambda b: collate(b, starts, rng)
         )
@@ -201,6 +228,9 @@ def test_simlm(few: World) -> None:
     found = by_turns(lambda: seconds_of_ours(few, "simlm", begins, config, generator=drawn_by), theirs)
     tokens = sum(len(one["input_ids"]) for one in told)
     row = found.row("SimLM", f"Hugging Face's Trainer over its own modules, {few.precision}", "tokens/s", tokens, 1.3)
-    lines = [f"Batches of {documents} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
-             f"{steps} updates a turn, inside the loop.", machine(ROOT)]  # fmt: skip
+    lines = [
+        f"Batches of {documents} documents of {LENGTH} tokens at most, a frozen generator of three layers; "
+        f"{steps} updates a turn, inside the loop.",
+        machine(ROOT),
+    ]
     write("SimLM", 'make bench ARGS="-k test_simlm"', HEAD, [row], lines)

@@ -172,11 +172,18 @@ def test_scale(recipe: str, docstrings: Path, tmp_path: Path) -> None:
         shutil.rmtree(folder)
     part, whole = found
     rows = [
-        [f"`{kind}`", f"{part[kind][0]:,.1f}", f"{whole[kind][0]:,.1f}", f"{whole[kind][0] / part[kind][0]:.1f}",
-         f"{part[kind][1] / 2**20:,.0f}", f"{whole[kind][1] / 2**20:,.0f}", f"{whole[kind][2]:,}",
-         f"{whole[kind][3] / 2**20:,.0f}"]
+        [
+            f"`{kind}`",
+            f"{part[kind][0]:,.1f}",
+            f"{whole[kind][0]:,.1f}",
+            f"{whole[kind][0] / part[kind][0]:.1f}",
+            f"{part[kind][1] / 2**20:,.0f}",
+            f"{whole[kind][1] / 2**20:,.0f}",
+            f"{whole[kind][2]:,}",
+            f"{whole[kind][3] / 2**20:,.0f}",
+        ]
         for kind in whole
-    ]  # fmt: skip
+    ]
     documents, queries = sizes(recipe, 1)
     lines = [
         f"{documents:,} documents and {sum(queries.values()):,} queries, against a tenth of the "

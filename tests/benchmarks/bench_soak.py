@@ -37,9 +37,14 @@ MINUTES = float(os.environ.get("SPARRING_BENCH_MINUTES", "60"))
 EVERY = 30.0
 CLIENTS, PAUSE = 4, 0.05
 KINDS = {
-    "gcs_server": "Ray's head", "raylet": "Ray's node", "ray::": "Ray's workers", "dashboard": "Ray's other processes",
-    "ray/": "Ray's other processes", "workflows.distributed": "Java", "workflows": "driver",
-}  # fmt: skip
+    "gcs_server": "Ray's head",
+    "raylet": "Ray's node",
+    "ray::": "Ray's workers",
+    "dashboard": "Ray's other processes",
+    "ray/": "Ray's other processes",
+    "workflows.distributed": "Java",
+    "workflows": "driver",
+}
 """What a process is, by the first of these in its command."""
 
 Look = dict[str, float]
@@ -136,9 +141,10 @@ def test_soak_service(tmp_path: Path) -> None:
         with Soak(service.process.pid) as soak:
             asked, lost = asyncio.run(_ask(service.url, lambda at: f"question {at} of bara comi {at % 97}"))
     told(
-        "the search service", soak,
+        "the search service",
+        soak,
         f"{asked:,} requests of {CLIENTS} clients in {MINUTES:g} minutes; lost: {dict(lost) or 'none'}.",
-    )  # fmt: skip
+    )
     assert not lost
 
 

@@ -48,8 +48,17 @@ def mined(world: World, groups: int, negatives: int) -> Path:
     """Groups with random negatives."""
     out = world.place("groups")
     config = MineConfig(negatives=0, random=negatives)
-    mine(out, world.cluster, data=world.data, tokens=world.tokens, ranking=None, split="train", groups=groups, seed=[1],
-         config=config)  # fmt: skip
+    mine(
+        out,
+        world.cluster,
+        data=world.data,
+        tokens=world.tokens,
+        ranking=None,
+        split="train",
+        groups=groups,
+        seed=[1],
+        config=config,
+    )
     return out
 
 
@@ -57,9 +66,17 @@ def trained(world: World, objective: str, groups: Path, cluster: Cluster, **conf
     """What a training says of itself."""
     start = world.retriever if objective == "retriever" else world.ranker
     return train(
-        world.place("trained"), cluster, objective=objective, rows=groups, dev=None, data=world.data,
-        tokens=world.tokens, start=start, seed=[1], config=TrainConfig(warmup=0.0, **config),
-    )  # fmt: skip
+        world.place("trained"),
+        cluster,
+        objective=objective,
+        rows=groups,
+        dev=None,
+        data=world.data,
+        tokens=world.tokens,
+        start=start,
+        seed=[1],
+        config=TrainConfig(warmup=0.0, **config),
+    )
 
 
 def seconds_of_ours(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> float:
@@ -91,17 +108,28 @@ def written(world: World, groups: Path) -> dict[str, list[Any]]:
     names = pq.read_table(world.data / "documents.parquet", columns=["doc_id"])["doc_id"].to_pylist()
     documents = dict(zip(names, world.documents(), strict=True))
     lists = [[documents[name] for name in group] for group in table["doc_ids"].to_pylist()]
-    return {"query": [queries[name] for name in table["query_id"].to_pylist()], "docs": lists,
-            "labels": table["targets"].to_pylist()}  # fmt: skip
+    return {
+        "query": [queries[name] for name in table["query_id"].to_pylist()],
+        "docs": lists,
+        "labels": table["targets"].to_pylist(),
+    }
 
 
 def arguments(world: World, kind: Any, batch: int) -> Any:
     """Their trainer's, as like ours as it can be set."""
     return kind(
-        output_dir=str(world.place("theirs")), per_device_train_batch_size=batch, bf16=world.precision == "bf16",
-        max_steps=SIZES[world.device].updates, learning_rate=2e-5, warmup_steps=0, save_strategy="no",
-        logging_strategy="no", report_to="none", disable_tqdm=True, use_cpu=world.device == "cpu",
-    )  # fmt: skip
+        output_dir=str(world.place("theirs")),
+        per_device_train_batch_size=batch,
+        bf16=world.precision == "bf16",
+        max_steps=SIZES[world.device].updates,
+        learning_rate=2e-5,
+        warmup_steps=0,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=world.device == "cpu",
+    )
 
 
 def test_retriever(world: World) -> None:
@@ -128,9 +156,11 @@ def test_retriever(world: World) -> None:
         torch.set_num_threads(cores())
         model = SentenceTransformer(str(world.retriever / "model"), device=world.device)
         trainer = SentenceTransformerTrainer(
-            model=model, args=arguments(world, SentenceTransformerTrainingArguments, pairs), train_dataset=data,
+            model=model,
+            args=arguments(world, SentenceTransformerTrainingArguments, pairs),
+            train_dataset=data,
             loss=MultipleNegativesRankingLoss(model, scale=20.0),
-        )  # fmt: skip
+        )
         return float(trainer.train().metrics["train_runtime"])
 
     found = by_turns(ours, theirs)
@@ -167,9 +197,11 @@ def test_ranker(world: World) -> None:
         torch.set_num_threads(cores())
         model = CrossEncoder(str(world.ranker / "model"), device=world.device)
         trainer = CrossEncoderTrainer(
-            model=model, args=arguments(world, CrossEncoderTrainingArguments, size), train_dataset=data,
+            model=model,
+            args=arguments(world, CrossEncoderTrainingArguments, size),
+            train_dataset=data,
             loss=ListNetLoss(model, mini_batch_size=-1),
-        )  # fmt: skip
+        )
         return float(trainer.train().metrics["train_runtime"])
 
     found = by_turns(ours, theirs)
@@ -207,9 +239,14 @@ def test_scores(few: World) -> None:
     np.save(few.root / "pairs.npy", rows)
     cuda = few.cluster.cuda()
     scorer = Scorer(
-        tokens=few.tokens, model=few.ranker / "model", pairs=few.root / "pairs.npy", config=ScoreConfig(),
-        batch_tokens=few.cluster.batch_tokens(cuda=cuda), cuda=cuda, threads=cores(),
-    )  # fmt: skip
+        tokens=few.tokens,
+        model=few.ranker / "model",
+        pairs=few.root / "pairs.npy",
+        config=ScoreConfig(),
+        batch_tokens=few.cluster.batch_tokens(cuda=cuda),
+        cuda=cuda,
+        threads=cores(),
+    )
     peer = CrossEncoder(str(few.ranker / "model"), device=few.device, max_length=LENGTH)
     exact = peer.predict(pairs[:200], show_progress_bar=False)
     if few.precision == "bf16":
@@ -222,8 +259,11 @@ def test_scores(few: World) -> None:
         ).cpu(),
     )
     row = found.row("score groups with the ranker", f"CrossEncoder.predict, {few.precision}", "pairs/s", len(rows), 1.5)
-    lines = [f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
-             f"(their standard deviation is {exact.std():.4f}).", machine(ROOT)]  # fmt: skip
+    lines = [
+        f"{len(rows):,} pairs of {LENGTH} tokens at most. Largest difference from a score in fp32: {worst:.4f} "
+        f"(their standard deviation is {exact.std():.4f}).",
+        machine(ROOT),
+    ]
     write("Scoring", 'make bench ARGS="-k test_scores"', HEAD, [row], lines)
 
 

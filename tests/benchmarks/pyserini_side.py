@@ -61,9 +61,17 @@ def digest(pairs: Any) -> str:
 def index(threads: int, source: str, place: str) -> dict[str, Any]:
     """Run Pyserini's command."""
     sys.argv[1:] = [
-        "--collection", "JsonCollection", "--input", source, "--index", place,
-        "--generator", "DefaultLuceneDocumentGenerator", "--threads", str(threads),
-    ]  # fmt: skip
+        "--collection",
+        "JsonCollection",
+        "--input",
+        source,
+        "--index",
+        place,
+        "--generator",
+        "DefaultLuceneDocumentGenerator",
+        "--threads",
+        str(threads),
+    ]
     runpy.run_module("pyserini.index.lucene", run_name="__main__", alter_sys=True)
     return {}
 

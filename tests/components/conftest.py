@@ -22,11 +22,20 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     held = toy.write_groups(tmp_path / "dev", groups(6, negatives=5))
 
     def trained(
-        place: str, *, kind: str = "retriever", stop: int | None = None, start: Path | None = None, dev: bool = False,
-        save_seconds: float = -1.0, seed: int = 1, model: Path | None = None, recompute: bool = False,
-        piece: int = 200, execution: Execution | None = None,
+        place: str,
+        *,
+        kind: str = "retriever",
+        stop: int | None = None,
+        start: Path | None = None,
+        dev: bool = False,
+        save_seconds: float = -1.0,
+        seed: int = 1,
+        model: Path | None = None,
+        recompute: bool = False,
+        piece: int = 200,
+        execution: Execution | None = None,
         **config: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         options = toy.train_config(**config)
         begins = {"retriever": retriever, "ranker": ranker}[kind] if start is None else start
         made = objective_named(kind)(
@@ -46,10 +55,17 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
                 raise Interrupted
 
         return train(
-            made, options, out=tmp_path / place, seed=seed, start=begins, device=torch.device("cpu"),
-            dev=made.reading(held) if dev else None, save_seconds=save_seconds, on_update=on_update,
+            made,
+            options,
+            out=tmp_path / place,
+            seed=seed,
+            start=begins,
+            device=torch.device("cpu"),
+            dev=made.reading(held) if dev else None,
+            save_seconds=save_seconds,
+            on_update=on_update,
             execution=execution or Execution(),
-        )  # fmt: skip
+        )
 
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -23,9 +23,10 @@ def modules_of(package: ModuleType) -> list[ModuleType]:
 
 def functions_of(module: ModuleType) -> list[Callable[..., Any]]:
     return [
-        function for name, function in vars(module).items()
+        function
+        for name, function in vars(module).items()
         if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
-    ]  # fmt: skip
+    ]
 
 
 MODULES = [*modules_of(losses), *modules_of(neighbours), measures, sampling]

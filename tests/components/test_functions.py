@@ -24,8 +24,9 @@ def test_a_function_is_found_and_its_options_are_bound() -> None:
     call = FunctionRef(function=CROSS_ENTROPY, options={"temperature": 0.05})
     assert call.resolve() is cross_entropy
     assert keyword_options("components.losses.listwise.distillation") == {
-        "temperature": 1.0, "teacher_temperature": 1.0,
-    }  # fmt: skip
+        "temperature": 1.0,
+        "teacher_temperature": 1.0,
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from sparring.components.functions import FunctionRef, keyword_options
 from sparring.components.rng import keyed_rng
 
 SAMPLERS = [
-    function for name, function in vars(sampling).items()
+    function
+    for name, function in vars(sampling).items()
     if inspect.isfunction(function) and function.__module__ == sampling.__name__ and not name.startswith("_")
-]  # fmt: skip
+]
 ALL = pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda function: function.__name__)
 SCORES = np.linspace(9, 1, 12, dtype=np.float32)
 

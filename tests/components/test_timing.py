@@ -66,17 +66,28 @@ def test_each_thread_has_its_own_time() -> None:
 
 
 def test_a_moment_counts_once_for_the_most_useful_kind() -> None:
-    seconds = seconds_by_kind([
-        Interval("waiting", 0, 10), Interval("start", 0, 3), Interval("compute", 2, 5), Interval("compute", 4, 6),
-        Interval("files", 5, 7),
-    ])  # fmt: skip
+    seconds = seconds_by_kind(
+        [
+            Interval("waiting", 0, 10),
+            Interval("start", 0, 3),
+            Interval("compute", 2, 5),
+            Interval("compute", 4, 6),
+            Interval("files", 5, 7),
+        ]
+    )
     assert seconds == {"compute": 4, "files": 1, "start": 2, "waiting": 3}
     assert seconds_by_kind([]) == dict.fromkeys(KINDS, 0)
 
 
 INTERVALS = st.lists(
-    st.builds(lambda kind, began, length: Interval(kind, began, began + length),
-              st.sampled_from(KINDS), st.integers(0, 50), st.integers(0, 20)), max_size=12)  # fmt: skip
+    st.builds(
+        lambda kind, began, length: Interval(kind, began, began + length),
+        st.sampled_from(KINDS),
+        st.integers(0, 50),
+        st.integers(0, 20),
+    ),
+    max_size=12,
+)
 
 
 @given(INTERVALS)
@@ -96,8 +107,12 @@ def test_condensed_intervals_lose_no_time(intervals: list[Interval]) -> None:
 
 def test_a_pause_between_attempts_stays() -> None:
     """Else the time of the first attempt would be laid over that of the second."""
-    attempts = [Interval("files", 0, 2), Interval("compute", 2, 4), Interval("files", 4, 5),
-                Interval("compute", 100, 103)]  # fmt: skip
+    attempts = [
+        Interval("files", 0, 2),
+        Interval("compute", 2, 4),
+        Interval("files", 4, 5),
+        Interval("compute", 100, 103),
+    ]
     merged = condensed(attempts)
     assert merged == [Interval("compute", 0, 2), Interval("files", 2, 5), Interval("compute", 100, 103)]
     assert condensed(merged) == merged

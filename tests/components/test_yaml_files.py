@@ -21,8 +21,15 @@ class TestYaml:
         """YAML 1.1 reads 1e-5 as text; as an option of a loss it would fail hours later."""
         path = self.written(tmp_path, "a: 1e-5\nb: 2E+3\nc: -1.5e2\nd: 1.0e-5\ne: 1e\nf: '1e-5'\ng: 12\nh: e5\n")
         assert read_yaml(path) == {
-            "a": 1e-5, "b": 2000.0, "c": -150.0, "d": 1e-5, "e": "1e", "f": "1e-5", "g": 12, "h": "e5",
-        }  # fmt: skip
+            "a": 1e-5,
+            "b": 2000.0,
+            "c": -150.0,
+            "d": 1e-5,
+            "e": "1e",
+            "f": "1e-5",
+            "g": 12,
+            "h": "e5",
+        }
 
     @pytest.mark.parametrize(
         "value", ["12e4", "1e-5", 1e-5, 1e300, "on", "0x1F", "1_000", "12:30", "2026-01-01", "é", None]

@@ -70,9 +70,15 @@ def test_rankings(
     cpu, gpu = (pq.read_table(found[where] / "ranking.parquet") for where in BOTH)
     assert cpu["doc_id"].equals(gpu["doc_id"])
     again = on_both(
-        tmp_path, rerank, data=data, tokens=tokens, ranking=dict.fromkeys(BOTH, found["cpu"]), split="train",
-        ranker=ranker, config=RerankConfig(precision="fp32", depth=10),
-    )  # fmt: skip
+        tmp_path,
+        rerank,
+        data=data,
+        tokens=tokens,
+        ranking=dict.fromkeys(BOTH, found["cpu"]),
+        split="train",
+        ranker=ranker,
+        config=RerankConfig(precision="fp32", depth=10),
+    )
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
     assert cpu["doc_id"].equals(gpu["doc_id"])
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
@@ -86,9 +92,12 @@ def test_neighbours_and_soft_labels(
     inputs: dict[str, Any] = {"data": data, "vectors": vectors["cpu"], "queries": queries["cpu"]}
     search(found, toy.INLINE, **inputs, k=20, config=SearchConfig())
     again = on_both(
-        tmp_path, rerank_by_neighbours, **inputs, ranking=found,
+        tmp_path,
+        rerank_by_neighbours,
+        **inputs,
+        ranking=found,
         config=NeighboursRerankConfig(k=20, k_exp=1, context=12),
-    )  # fmt: skip
+    )
     cpu, gpu = (pq.read_table(again[where] / "ranking.parquet") for where in BOTH)
     np.testing.assert_allclose(gpu["score"].to_numpy(), cpu["score"].to_numpy(), atol=1e-4)
     (groups := tmp_path / "groups").mkdir()
@@ -109,10 +118,17 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
         out = tmp_path / where
         out.mkdir()
         train(
-            out, cluster.model_copy(update={"recompute": recompute}), objective="retriever", rows=groups, dev=None,
-            data=data, tokens=tokens, start=retriever, seed=[1],
+            out,
+            cluster.model_copy(update={"recompute": recompute}),
+            objective="retriever",
+            rows=groups,
+            dev=None,
+            data=data,
+            tokens=tokens,
+            start=retriever,
+            seed=[1],
             config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
-        )  # fmt: skip
+        )
         lines = (out / "metrics.jsonl").read_text().splitlines()
         found[where] = [json.loads(line)["cross_entropy (batch)"] for line in lines]
     np.testing.assert_allclose(found["gpu"], found["cpu"], rtol=1e-3)

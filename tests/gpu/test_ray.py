@@ -30,9 +30,13 @@ ENCODE = EncodeConfig(precision="fp32", vectors="float32", shard=8)
 def shared() -> Iterator[Cluster]:
     """A profile whose workers have half a GPU each, but for trainings."""
     cluster = Cluster(
-        device="cuda", object_store_mb=200, max_tokens_per_pass=256, retries=0, train={"workers": 1, "threads": 1},
+        device="cuda",
+        object_store_mb=200,
+        max_tokens_per_pass=256,
+        retries=0,
+        train={"workers": 1, "threads": 1},
         map={"workers": 2, "threads": 1, "gpus": 0.5},
-    )  # fmt: skip
+    )
     ray_session(cluster)
     yield cluster
     stop_ray()
@@ -64,9 +68,15 @@ def test_vectors_and_rankings(
         tmp_path, shared, search, data=data, vectors=vectors[0], queries=queries, k=10, config=SearchConfig()
     )
     again = through_both(
-        tmp_path, shared, rerank, **inputs, ranking=found[0], split="train", ranker=ranker,
+        tmp_path,
+        shared,
+        rerank,
+        **inputs,
+        ranking=found[0],
+        split="train",
+        ranker=ranker,
         config=RerankConfig(precision="fp32", depth=10, shard=6),
-    )  # fmt: skip
+    )
     for places in (found, again):
         one, other = (pq.read_table(place / "ranking.parquet") for place in places)
         assert one["doc_id"].equals(other["doc_id"])
@@ -78,9 +88,18 @@ def test_training(tmp_path: Path, shared: Cluster, data: Path, tokens: Path, ret
     groups = toy.write_groups(tmp_path / "groups", rows)
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
     one, other = through_both(
-        tmp_path, shared, train, objective="retriever", rows=groups, dev=None, data=data, tokens=tokens,
-        start=retriever, seed=[1], config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
-    )  # fmt: skip
+        tmp_path,
+        shared,
+        train,
+        objective="retriever",
+        rows=groups,
+        dev=None,
+        data=data,
+        tokens=tokens,
+        start=retriever,
+        seed=[1],
+        config=toy.train_config(losses=losses, log_every=1, precision="fp32"),
+    )
     for a, b in zip(lines(one), lines(other), strict=True):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-5)
     assert (other / "model").is_dir()

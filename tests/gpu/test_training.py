@@ -35,10 +35,17 @@ def trained(one: Any, out: Path, device: str, *, execution: Execution = EXECUTIO
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     train(
-        one, toy.train_config(updates=3, batch=4, log_every=1, **config), out=out, seed=1, start=None,
-        device=torch.device(device), dev=None, save_seconds=-1.0, on_update=lambda update, note: None,
+        one,
+        toy.train_config(updates=3, batch=4, log_every=1, **config),
+        out=out,
+        seed=1,
+        start=None,
+        device=torch.device(device),
+        dev=None,
+        save_seconds=-1.0,
+        on_update=lambda update, note: None,
         execution=execution,
-    )  # fmt: skip
+    )
     return out
 
 
@@ -74,8 +81,11 @@ def test_every_objective_trains_there(made: Any, name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["retriever", "ranker", "coder", "ICT"])
 def test_a_gpu_learns_what_a_cpu_learns(
     made: Any,  # noqa: F811
-    name: str, execution: str, tmp_path: Path, request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
+    name: str,
+    execution: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
     one, losses = made(name)
     cpu = trained(one, tmp_path / "cpu", "cpu", losses=losses)
     other = again(made, name, tmp_path)
@@ -90,10 +100,17 @@ def worker(rank: int, places: dict[str, str], out: str) -> None:
     for name, execution in {"whole": Execution(), "sharded": Execution(shard=True)}.items():
         (place := Path(out) / f"{name}-{rank}").mkdir()
         train(
-            objective(places, "rows", {"piece": 40, "recompute": True}, config.losses), config, out=place, seed=1,
-            start=None, device=torch.device("cuda"), dev=None, save_seconds=-1.0, on_update=lambda update, note: None,
+            objective(places, "rows", {"piece": 40, "recompute": True}, config.losses),
+            config,
+            out=place,
+            seed=1,
+            start=None,
+            device=torch.device("cuda"),
+            dev=None,
+            save_seconds=-1.0,
+            on_update=lambda update, note: None,
             execution=execution,
-        )  # fmt: skip
+        )
     dist.destroy_process_group()
 
 
@@ -108,8 +125,15 @@ def test_two_gpus_with_a_part_of_each_layer_train_as_one_process(
     config = config_of({"losses": [BATCH]})
     (tmp_path / "one").mkdir()
     train(
-        objective(places, "rows", {}, config.losses), config, out=tmp_path / "one", seed=1, start=None,
-        device=torch.device("cpu"), dev=None, save_seconds=-1.0, on_update=lambda update, note: None,
-    )  # fmt: skip
+        objective(places, "rows", {}, config.losses),
+        config,
+        out=tmp_path / "one",
+        seed=1,
+        start=None,
+        device=torch.device("cpu"),
+        dev=None,
+        save_seconds=-1.0,
+        on_update=lambda update, note: None,
+    )
     assert_alike(tmp_path / "one", tmp_path / "whole-0")
     assert_alike(tmp_path / "one", tmp_path / "sharded-0")

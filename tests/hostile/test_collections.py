@@ -143,6 +143,7 @@ def ids(rows: list[dict[str, Any]], column: str) -> set[str]:
     """The ids of a table: words without control characters, each once."""
     found = {row[column] for row in rows}
     assert len(found) == len(rows)
-    assert all(name.split() == [name] and not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name)
-               for name in found)  # fmt: skip
+    assert all(
+        name.split() == [name] and not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name) for name in found
+    )
     return found

@@ -50,21 +50,24 @@ def kinds(place: tiny.Place, beir: Path, encoder: Path) -> dict[str, Kind]:
     marks = ["marks", str(system), str(place.folder / "out"), "--marks", str(file)]
     return {
         "config": Kind(
-            lambda done: place.config.write_bytes(yaml_of(tree, done)), place.words("run"),
+            lambda done: place.config.write_bytes(yaml_of(tree, done)),
+            place.words("run"),
             lambda: experiments.read(place.config, [], place.runs),
         ),
         "profile": Kind(
-            lambda done: file.write_bytes(yaml_of(tiny.INLINE, done)), place.words("run", "--cluster", str(file)),
+            lambda done: file.write_bytes(yaml_of(tiny.INLINE, done)),
+            place.words("run", "--cluster", str(file)),
             lambda: read_cluster(file),
         ),
         "ranking": Kind(damaged(file, RUN), ["evaluate", str(file), str(qrels)]),
         "qrels": Kind(damaged(file, QRELS), ["evaluate", str(run), str(file)]),
         "marks": Kind(damaged(file, MARKS), marks, lambda: Marks(file)),
         "system": Kind(
-            damaged(system / systems.SYSTEM, about.encode()), ["search", str(system), "one"],
+            damaged(system / systems.SYSTEM, about.encode()),
+            ["search", str(system), "one"],
             lambda: systems.read(system),
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

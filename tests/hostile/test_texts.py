@@ -160,14 +160,29 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/search", {"queries": ["one", "two"], "k": 3, "system": "near"}),
     ("POST", "/marks", {"query": "one", "doc_id": "d03", "relevant": True}),
     ("GET", "/search?q=one&k=3&system=words", None),
-    *(("GET", path, None) for path in ("/", "/systems", "/marks", "/marks/qrels", "/marks/queries", "/health",
-                                       "/metrics", "/openapi.json")),
-]  # fmt: skip
+    *(
+        ("GET", path, None)
+        for path in (
+            "/",
+            "/systems",
+            "/marks",
+            "/marks/qrels",
+            "/marks/queries",
+            "/health",
+            "/metrics",
+            "/openapi.json",
+        )
+    ),
+]
 TOKEN = "a-token-of-sixteen-characters"
 HEADERS = {
-    "authorization": f"Bearer {TOKEN}", "content-type": "application/json", "content-length": "60",
-    "host": "localhost:8000", "accept": "*/*", "accept-encoding": "gzip",
-}  # fmt: skip
+    "authorization": f"Bearer {TOKEN}",
+    "content-type": "application/json",
+    "content-length": "60",
+    "host": "localhost:8000",
+    "accept": "*/*",
+    "accept-encoding": "gzip",
+}
 
 
 @pytest.mark.parametrize("size", cases(fast=300))
@@ -289,7 +304,7 @@ def bomb(first: str, next: str) -> str:
         ("a: !!binary x", ""),
         ("? {a: b}\n: c", "found unhashable key"),
     ],
-)  # fmt: skip
+)
 def test_yaml_that_grows_or_runs(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)

@@ -31,20 +31,35 @@ class Said(NamedTuple):
 
 
 async def request(
-    application: Application, method: str, path: str, *, body: bytes = b"", headers: dict[str, str] | None = None,
-    said_length: bool = True, gone: asyncio.Event | None = None, whole: bool = True,
-) -> Said:  # fmt: skip
+    application: Application,
+    method: str,
+    path: str,
+    *,
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    said_length: bool = True,
+    gone: asyncio.Event | None = None,
+    whole: bool = True,
+) -> Said:
     """One request; with `said_length` its head says how long its body is. The client hangs up when it is `gone`, and
     where its body is not `whole` says that there is more of it."""
     where, _, query = path.partition("?")
     length = {"content-length": str(len(body))} if said_length else {}
     named = {"host": "localhost:8000", "content-type": "application/json", **length, **(headers or {})}
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": where,
-        "raw_path": where.encode(), "query_string": query.encode(), "root_path": "", "scheme": "http",
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "path": where,
+        "raw_path": where.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "scheme": "http",
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8000),
-    }  # fmt: skip
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8000),
+    }
     parts = [body[at : at + 65_536] for at in range(0, len(body), 65_536)] or [b""]
     coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     coming[-1]["more_body"] = not whole

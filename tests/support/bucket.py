@@ -57,9 +57,12 @@ def serving() -> Iterator[str]:
 def environment(url: str) -> dict[str, str]:
     """The environment variables with the server's address and the credentials."""
     return {
-        "AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true",
-    }  # fmt: skip
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
 
 
 def files() -> Any:

@@ -15,9 +15,15 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 KEYS = {
-    "Enter": ("\r", 13), "Tab": ("", 9), " ": (" ", 32), "Escape": ("", 27),
-    "ArrowLeft": ("", 37), "ArrowUp": ("", 38), "ArrowRight": ("", 39), "ArrowDown": ("", 40),
-}  # fmt: skip
+    "Enter": ("\r", 13),
+    "Tab": ("", 9),
+    " ": (" ", 32),
+    "Escape": ("", 27),
+    "ArrowLeft": ("", 37),
+    "ArrowUp": ("", 38),
+    "ArrowRight": ("", 39),
+    "ArrowDown": ("", 40),
+}
 """What keys write, and their numbers; others write themselves."""
 SECONDS = 60.0
 """How long the browser may take to start, or to answer."""
@@ -41,11 +47,21 @@ class Browser:
     def _start(self, program: str, profile: Path) -> None:
         """Start the browser, and listen to its page."""
         self._process = subprocess.Popen(
-            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-             "--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}",
-             "about:blank"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                program,
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--remote-debugging-port=0",
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self._stack.callback(self._process.wait)
         self._stack.callback(self._process.terminate)
         self.errors: list[str] = []

@@ -42,36 +42,67 @@ def build(config: Config) -> Outcome:
     retrieval = refresh("retriever", collection, retriever, config)
     words, near = collection.bm25(split), retrieval.ranking(split)
     fusion = step(
-        "fusion", fuse, data=data, rankings=[words, near], split=split, config=FusionConfig(how="reciprocal"),
+        "fusion",
+        fuse,
+        data=data,
+        rankings=[words, near],
+        split=split,
+        config=FusionConfig(how="reciprocal"),
         lexical=[0],
-    )  # fmt: skip
+    )
     how = FusionConfig(how="interpolate", weight=0.3)
     mixed = fused_with_bm25("mixture", collection, retrieval.ranking, config, how)(split)
     prior = Reranking(PRIOR, collection, retrieval, ranker, config.rerank, config.evaluate, PriorConfig())
     neighbours = {
         name: step(
-            name, rerank_by_neighbours, data=data, vectors=retrieval.vectors, queries=retrieval.queries(split),
-            ranking=ranking, config=NeighboursRerankConfig(k=5, context=10, weight=weight),
+            name,
+            rerank_by_neighbours,
+            data=data,
+            vectors=retrieval.vectors,
+            queries=retrieval.queries(split),
+            ranking=ranking,
+            config=NeighboursRerankConfig(k=5, context=10, weight=weight),
         )
         for name, ranking, weight in [
-            (NEIGHBOURS, near, "linear"), (WEIGHED, near, "exp"), ("BM25 by neighbours", words, "linear")
+            (NEIGHBOURS, near, "linear"),
+            (WEIGHED, near, "exp"),
+            ("BM25 by neighbours", words, "linear"),
         ]
-    }  # fmt: skip
+    }
     twice = step("two of one", fuse, data=data, rankings=[near, near], split=split, config=FusionConfig())
-    over = {name: reranked(name, collection, one, ranker, config, config.rerank) for name, one in
-            {FUSED: fusion, MIXED: mixed, "ranker over retriever": near,
-             "ranker over neighbours": neighbours[NEIGHBOURS]}.items()}  # fmt: skip
+    over = {
+        name: reranked(name, collection, one, ranker, config, config.rerank)
+        for name, one in {
+            FUSED: fusion,
+            MIXED: mixed,
+            "ranker over retriever": near,
+            "ranker over neighbours": neighbours[NEIGHBOURS],
+        }.items()
+    }
     again = reranked("ranker again", collection, over[FUSED], ranker, config, config.rerank)
-    rankings = {"BM25": words, "fusion": fusion, "mixture": mixed, "two of one": twice, "ranker again": again,
-                PRIOR: prior.ranking(split), **neighbours, **over}  # fmt: skip
+    rankings = {
+        "BM25": words,
+        "fusion": fusion,
+        "mixture": mixed,
+        "two of one": twice,
+        "ranker again": again,
+        PRIOR: prior.ranking(split),
+        **neighbours,
+        **over,
+    }
     results.add("retriever", near, seed=1, retrieval=retrieval)
     for name, ranking in rankings.items():
         of = retrieval if name == "ranker over retriever" else None
         results.add(name, ranking, seed=1, retrieval=of, ranker=ranker.step if name in over else None)
     return Outcome(
-        results=results.gather([]), data=data, systems=results.systems, retrieval=retrieval, ranker=ranker.step,
-        split=split, note="The start model is made of noise.",
-    )  # fmt: skip
+        results=results.gather([]),
+        data=data,
+        systems=results.systems,
+        retrieval=retrieval,
+        ranker=ranker.step,
+        split=split,
+        note="The start model is made of noise.",
+    )
 
 
 def config(beir: Any, encoder: Any) -> dict[str, Any]:

@@ -40,19 +40,26 @@ def _msmarco(folder: Path) -> Keys:
         write(folder / f"qrels.{split}.tsv", *(f"{10 + number} 0 {number} 1" for number in (at, at + 1)))
     digest = hashlib.sha256((folder / "qrels.dev.tsv").read_bytes()).hexdigest()
     return {
-        "columns": ["doc_id", "text"], "splits": {"train": "train", "dev": "dev"}, "sha256": {"qrels.dev.tsv": digest},
-        "sample": {"train": {"queries": 2, "by": "document"}, "dev": 1}, "only_judged": True,
+        "columns": ["doc_id", "text"],
+        "splits": {"train": "train", "dev": "dev"},
+        "sha256": {"qrels.dev.tsv": digest},
+        "sample": {"train": {"queries": 2, "by": "document"}, "dev": 1},
+        "only_judged": True,
         "hold_out": {"held": {"of": "train", "share": 0.5, "start": 0.25}},
-    }  # fmt: skip
+    }
 
 
 def _dpr(folder: Path) -> Keys:
     write(folder / "psgs_w100.tsv", "id\ttext\ttitle", *(f'{at}\t"{text}"\tT{at}' for at, text in enumerate(TEXTS)))
     asked = [
-        {"question": f"what is {at}?", "answers": [TEXTS[at].split()[0]], "positive_ctxs": [{"passage_id": str(at)}],
-         "hard_negative_ctxs": [{"psg_id": 3 - at, "title": "T", "text": "x"}]}
+        {
+            "question": f"what is {at}?",
+            "answers": [TEXTS[at].split()[0]],
+            "positive_ctxs": [{"passage_id": str(at)}],
+            "hard_negative_ctxs": [{"psg_id": 3 - at, "title": "T", "text": "x"}],
+        }
         for at in range(4)
-    ]  # fmt: skip
+    ]
     write(folder / "train.json", *json.dumps(asked, indent=1).split("\n"))
     write(folder / "test.csv", "what is it?\t['alpha', \"beta\"]", "and that?\t['mu']")
     return {"retriever": {"train": "train.json"}, "questions": {"test": "test.csv"}, "hard_negatives": 1}
@@ -60,17 +67,25 @@ def _dpr(folder: Path) -> Keys:
 
 def _flagembedding(folder: Path) -> Keys:
     rows = [
-        {"query": f"what is {at}?", "pos": [TEXTS[at]], "neg": [TEXTS[at - 1], TEXTS[at - 2]], "prompt": "Find",
-         "pos_scores": [1.5], "neg_scores": [0.5, -1]}
+        {
+            "query": f"what is {at}?",
+            "pos": [TEXTS[at]],
+            "neg": [TEXTS[at - 1], TEXTS[at - 2]],
+            "prompt": "Find",
+            "pos_scores": [1.5],
+            "neg_scores": [0.5, -1],
+        }
         for at in range(3)
-    ]  # fmt: skip
+    ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     return {"groups": {"train": "train.jsonl"}, "query_instruction_format": "{}: {}"}
 
 
 def _sentence_transformers(folder: Path) -> Keys:
-    rows = [{"anchor": f"what is {at}?", "positive": TEXTS[at], "negative": TEXTS[at - 1], "scores": [2.0, 1]}
-            for at in range(3)]  # fmt: skip
+    rows = [
+        {"anchor": f"what is {at}?", "positive": TEXTS[at], "negative": TEXTS[at - 1], "scores": [2.0, 1]}
+        for at in range(3)
+    ]
     pq.write_table(pa.Table.from_pylist(rows), folder / "train-0.parquet")
     write(folder / "dev.json", json.dumps([{**row, "anchor": f"and {at}?"} for at, row in enumerate(rows)]))
     return {"groups": {"train": "train-*.parquet", "dev": "dev.json"}}
@@ -78,10 +93,14 @@ def _sentence_transformers(folder: Path) -> Keys:
 
 def _tevatron(folder: Path) -> Keys:
     rows = [
-        {"query_id": f"q{at}", "query_text": f"what is {at}?", "positive_document_ids": [f"d{at}"],
-         "negative_document_ids": [f"d{at + 1}"]}
+        {
+            "query_id": f"q{at}",
+            "query_text": f"what is {at}?",
+            "positive_document_ids": [f"d{at}"],
+            "negative_document_ids": [f"d{at + 1}"],
+        }
         for at in range(3)
-    ]  # fmt: skip
+    ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     write(folder / "corpus.jsonl", *map(json.dumps, PASSAGES))
     return {"groups": {"train": "train.jsonl"}, "corpus": "corpus.jsonl"}
@@ -89,20 +108,31 @@ def _tevatron(folder: Path) -> Keys:
 
 def _older_tevatron(folder: Path) -> Keys:
     rows = [
-        {"query_id": f"q{at}", "query": f"what is {at}?", "positive_passages": [{**PASSAGES[at], "score": 1.0}],
-         "negative_passages": [{**PASSAGES[at + 1], "score": 0.5}]}
+        {
+            "query_id": f"q{at}",
+            "query": f"what is {at}?",
+            "positive_passages": [{**PASSAGES[at], "score": 1.0}],
+            "negative_passages": [{**PASSAGES[at + 1], "score": 0.5}],
+        }
         for at in range(3)
-    ]  # fmt: skip
+    ]
     write(folder / "train.jsonl", *map(json.dumps, rows))
     return {"groups": {"train": "train.jsonl"}}
 
 
 TABLES: dict[str, list[Keys]] = {
     "documents": [{"doc_id": f"d{at}", "title": f"T{at}", "text": text} for at, text in enumerate(TEXTS)],
-    "queries": [{"query_id": f"q{at}", "text": f"what is {at}?", "answers": [TEXTS[at].split()[0]],
-                 "split": "train" if at % 2 else "test"} for at in range(4)],
+    "queries": [
+        {
+            "query_id": f"q{at}",
+            "text": f"what is {at}?",
+            "answers": [TEXTS[at].split()[0]],
+            "split": "train" if at % 2 else "test",
+        }
+        for at in range(4)
+    ],
     "qrels": [{"query_id": f"q{at}", "doc_id": f"d{at}", "relevance": at + 1} for at in range(4)],
-}  # fmt: skip
+}
 
 
 def _parquet(folder: Path) -> Keys:
@@ -125,11 +155,18 @@ def _own_names(folder: Path) -> Keys:
     write(folder / "calls.jsonl", *(json.dumps({"no": f"c-{at}", "said": f"what is {at}?"}) for at in range(4)))
     write(folder / "good.tsv", "call\tnote", *(f"c-{at}\tn-{at}" for at in range(4)))
     columns = {
-        "documents": {"doc_id": "ref", "text": "wording"}, "queries": {"query_id": "no", "text": "said"},
+        "documents": {"doc_id": "ref", "text": "wording"},
+        "queries": {"query_id": "no", "text": "said"},
         "qrels": {"query_id": "call", "doc_id": "note"},
-    }  # fmt: skip
-    return {"documents": "notes.csv", "queries": "calls.jsonl", "qrels": "good.tsv", "columns": columns,
-            "graded": False, "split": "train"}  # fmt: skip
+    }
+    return {
+        "documents": "notes.csv",
+        "queries": "calls.jsonl",
+        "qrels": "good.tsv",
+        "columns": columns,
+        "graded": False,
+        "split": "train",
+    }
 
 
 def _answered_by(folder: Path) -> Keys:
@@ -137,10 +174,19 @@ def _answered_by(folder: Path) -> Keys:
     write(folder / "notes.csv", "ref,wording", *(f'n-{at},"{one}, x"' for at, one in enumerate(TEXTS)))
     calls = ({"said": f"what is {at}?", "solved_with": f"n-{at}"} for at in range(4))
     write(folder / "calls.jsonl", *map(json.dumps, calls))
-    columns = {"documents": {"doc_id": "ref", "text": "wording"}, "queries": {"text": "said"},
-               "qrels": {"doc_id": "solved_with"}}  # fmt: skip
-    return {"documents": "notes.csv", "queries": "calls.jsonl", "qrels": "calls.jsonl", "columns": columns,
-            "graded": False, "split": "train"}  # fmt: skip
+    columns = {
+        "documents": {"doc_id": "ref", "text": "wording"},
+        "queries": {"text": "said"},
+        "qrels": {"doc_id": "solved_with"},
+    }
+    return {
+        "documents": "notes.csv",
+        "queries": "calls.jsonl",
+        "qrels": "calls.jsonl",
+        "columns": columns,
+        "graded": False,
+        "split": "train",
+    }
 
 
 def _pairs(folder: Path) -> Keys:
@@ -150,8 +196,10 @@ def _pairs(folder: Path) -> Keys:
 
 
 def _tripclick(folder: Path) -> Keys:
-    documents = [f"<DOC>\n<DOCNO>{at}</DOCNO>\n<TITLE>T{at}</TITLE>\n<TEXT>{text}\nmore\n</TEXT>\n</DOC>"
-                 for at, text in enumerate(TEXTS)]  # fmt: skip
+    documents = [
+        f"<DOC>\n<DOCNO>{at}</DOCNO>\n<TITLE>T{at}</TITLE>\n<TEXT>{text}\nmore\n</TEXT>\n</DOC>"
+        for at, text in enumerate(TEXTS)
+    ]
     write(folder / "documents" / "docs_grp_00.txt", *documents)
     topics = [f"<top>\n\n<num> Number: {10 + at}\n<title> what is\n{at}\n\n<desc> x\n</top>" for at in range(3)]
     write(folder / "topics" / "topics.head.txt", *topics)
@@ -161,9 +209,15 @@ def _tripclick(folder: Path) -> Keys:
 
 def _multireqa(folder: Path) -> Keys:
     for split in ("train", "dev"):
-        asked = [{"qid": f"{split}{at}", "question": f"what is {at}?", "answers": [text.split()[0]],
-                  "detected_answers": [{"text": text.split()[0], "char_spans": [[0, len(text.split()[0]) - 1]]}]}
-                 for at, text in enumerate(TEXTS)]  # fmt: skip
+        asked = [
+            {
+                "qid": f"{split}{at}",
+                "question": f"what is {at}?",
+                "answers": [text.split()[0]],
+                "detected_answers": [{"text": text.split()[0], "char_spans": [[0, len(text.split()[0]) - 1]]}],
+            }
+            for at, text in enumerate(TEXTS)
+        ]
         contexts = [{"context": f"{text}. And more.", "qas": [of]} for text, of in zip(TEXTS, asked, strict=True)]
         write(folder / "mrqa" / split / "SQuAD.jsonl", '{"header": {}}', *map(json.dumps, contexts))
         parts = [
@@ -218,16 +272,29 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
     `docstrings` and `ir_datasets` are left out: they read what is installed, not what somebody gives.
     """
     own = {
-        "beir": _beir, "lines": _lines, "msmarco": _msmarco, "dpr": _dpr, "flagembedding": _flagembedding,
-        "sentence_transformers": _sentence_transformers, "tevatron": _tevatron, "parquet": _parquet,
-        "tables": _tables, "tripclick": _tripclick, "tsv": _tsv, "senteval": _senteval, "sentences": _sentences,
-        "huggingface": _huggingface, "multireqa": _multireqa,
-    }  # fmt: skip
+        "beir": _beir,
+        "lines": _lines,
+        "msmarco": _msmarco,
+        "dpr": _dpr,
+        "flagembedding": _flagembedding,
+        "sentence_transformers": _sentence_transformers,
+        "tevatron": _tevatron,
+        "parquet": _parquet,
+        "tables": _tables,
+        "tripclick": _tripclick,
+        "tsv": _tsv,
+        "senteval": _senteval,
+        "sentences": _sentences,
+        "huggingface": _huggingface,
+        "multireqa": _multireqa,
+    }
     others = {
-        "tevatron with passages": ("tevatron", _older_tevatron), "tables of pairs": ("tables", _pairs),
-        "tables with own names": ("tables", _own_names), "tables of answered queries": ("tables", _answered_by),
+        "tevatron with passages": ("tevatron", _older_tevatron),
+        "tables of pairs": ("tables", _pairs),
+        "tables with own names": ("tables", _own_names),
+        "tables of answered queries": ("tables", _answered_by),
         "senteval with classes": ("senteval", _senteval_classes),
-    }  # fmt: skip
+    }
     return {name: (name, write) for name, write in own.items()} | others
 
 

@@ -71,8 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": "no such revision"}, code="RevisionNotFound")
         else:
             files = self.server.repositories[name][branch]
-            self._answer(200, [{"type": "file", "path": path, "size": len(raw), "oid": "0"}
-                               for path, raw in files.items()])  # fmt: skip
+            self._answer(
+                200, [{"type": "file", "path": path, "size": len(raw), "oid": "0"} for path, raw in files.items()]
+            )
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -99,8 +100,10 @@ class _Handler(BaseHTTPRequestHandler):
             branches.setdefault(branch, dict(branches["main"]))
             self._answer(200, {})
         elif what == "preupload":
-            files = [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                     for one in json.loads(raw)["files"]]  # fmt: skip
+            files = [
+                {"path": one["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for one in json.loads(raw)["files"]
+            ]
             self._answer(200, {"files": files})
         else:
             for line in raw.splitlines():

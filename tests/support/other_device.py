@@ -44,9 +44,14 @@ class There(Tensor):
     @staticmethod
     def __new__(cls, here: Tensor) -> There:
         made: There = Tensor._make_wrapper_subclass(
-            cls, here.size(), strides=here.stride(), storage_offset=here.storage_offset(), dtype=here.dtype,
-            device=DEVICE, requires_grad=False,
-        )  # fmt: skip
+            cls,
+            here.size(),
+            strides=here.stride(),
+            storage_offset=here.storage_offset(),
+            dtype=here.dtype,
+            device=DEVICE,
+            requires_grad=False,
+        )
         made.here = here
         return made
 

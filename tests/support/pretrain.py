@@ -34,12 +34,25 @@ def build(config: Config) -> Outcome:
         results.add("BM25", bm25, seed=seed)
         results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed)
         pretrained = step(
-            f"retriever {seed}", train, objective=config.objective, rows=collection.data, dev=None,
-            data=collection.data, tokens=start.tokens, start=start.step, seed=[seed], config=config.train,
-        )  # fmt: skip
+            f"retriever {seed}",
+            train,
+            objective=config.objective,
+            rows=collection.data,
+            dev=None,
+            data=collection.data,
+            tokens=start.tokens,
+            start=start.step,
+            seed=[seed],
+            config=config.train,
+        )
         last = refresh(f"retriever {seed}", collection, start.after(pretrained), config)
         results.add("retriever", last.ranking(split), retrieval=last, seed=seed)
     return Outcome(
-        results=results.gather([("retriever", "start model")]), data=collection.data, systems=results.systems,
-        retrieval=last, ranker=None, split=split, note=note_on(config.retriever.model),
-    )  # fmt: skip
+        results=results.gather([("retriever", "start model")]),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last,
+        ranker=None,
+        split=split,
+        note=note_on(config.retriever.model),
+    )

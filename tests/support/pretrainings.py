@@ -77,21 +77,36 @@ class Artifacts:
         return self.language_model if variant.objective == "mlm" else self.retriever
 
     def objective(
-        self, variant: Variant, *, max_tokens: int = 200, recompute: bool = False, start: Path | None = None,
-        losses: list[dict[str, Any]] | None = None, **own: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        variant: Variant,
+        *,
+        max_tokens: int = 200,
+        recompute: bool = False,
+        start: Path | None = None,
+        losses: list[dict[str, Any]] | None = None,
+        **own: Any,
+    ) -> Any:
         """An objective over the toy documents, with the losses of the variant or others."""
         terms = toy.train_config(losses=losses or variant.losses).losses
         inputs = ObjectiveInputs(
-            model=(start or self.start(variant)) / "model", rows=self.groups or self.data, data=self.data,
-            tokens=self.tokens, losses=terms, max_tokens=max_tokens, recompute=recompute,
-        )  # fmt: skip
+            model=(start or self.start(variant)) / "model",
+            rows=self.groups or self.data,
+            data=self.data,
+            tokens=self.tokens,
+            losses=terms,
+            max_tokens=max_tokens,
+            recompute=recompute,
+        )
         return make_objective(variant.objective, inputs, seed=1, **{**variant.own(self.language_model), **own})
 
     def diffcse(
-        self, *, start: Path | None = None, max_tokens: int = 10_000, losses: list[dict[str, Any]] | None = None,
+        self,
+        *,
+        start: Path | None = None,
+        max_tokens: int = 10_000,
+        losses: list[dict[str, Any]] | None = None,
         **options: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """DiffCSE with options of its difference prediction."""
         difference = DifferenceConfig(**options)
         variant = replace(DIFFCSE["DiffCSE"], generator=difference.generates)
@@ -114,6 +129,13 @@ def run(objective: Any, out: Path, variant: Variant, *, stop: int | None = None,
     config: TrainConfig = toy.train_config(**{"losses": variant.losses, "log_every": 1, "batch": 8, **options})
     out.mkdir(exist_ok=True)
     train(
-        objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
+        objective,
+        config,
+        out=out,
+        seed=1,
+        start=None,
+        device=torch.device("cpu"),
+        dev=None,
+        save_seconds=-1.0,
         on_update=on_update,
-    )  # fmt: skip
+    )

@@ -8,8 +8,14 @@ from typing import Any
 from sparring.components.yaml_files import yaml_text
 
 HARDWARE = {
-    "nodes": 2, "cores": 64, "memory_gb": 512, "disk_gb": 50_000, "gpus": 8, "gpu_teraflops": 100, "share_of_peak": 0.5,
-}  # fmt: skip
+    "nodes": 2,
+    "cores": 64,
+    "memory_gb": 512,
+    "disk_gb": 50_000,
+    "gpus": 8,
+    "gpu_teraflops": 100,
+    "share_of_peak": 0.5,
+}
 
 
 def profile(tmp_path: Path, **keys: Any) -> Path:

@@ -23,8 +23,10 @@ def diffcse(folder: Path, encoder: Path) -> dict[str, Any]:
     (folder / "texts.txt").write_text("".join(toy.some_text(rng, 6) + "\n" for _ in range(40)))
     small = tiny.dpr(folder, encoder)
     return {
-        "recipe": "diffcse", "data": {"format": "lines", "path": str(folder / "texts.txt")},
-        "retriever": {**small["retriever"], "dropout": 0.1}, "encode": small["encode"],
+        "recipe": "diffcse",
+        "data": {"format": "lines", "path": str(folder / "texts.txt")},
+        "retriever": {**small["retriever"], "dropout": 0.1},
+        "encode": small["encode"],
         "pretrain": {
             "objective": "diffcse",
             "generator": {"model": {"model": str(encoder), "layers": 1, "document_tokens": 24, "dropout": 0.0}},
@@ -32,13 +34,12 @@ def diffcse(folder: Path, encoder: Path) -> dict[str, Any]:
                 **tiny.training(updates=2, batch=8),
                 "losses": [
                     {"function": tiny.CROSS_ENTROPY, "over": "batch"},
-                    {"function": LIKELIHOOD, "over": "discriminator",
-                     "weight": 0.005},
+                    {"function": LIKELIHOOD, "over": "discriminator", "weight": 0.005},
                 ],
             },
         },
         **sentence_sets(folder),
-    }  # fmt: skip
+    }
 
 
 def sentences(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -65,12 +66,14 @@ def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
 def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
     """With smaller vectors, an index, and screened negatives that bear no answer."""
     return {
-        **tiny.dpr(beir, encoder), "screen": {"answering": True},
+        **tiny.dpr(beir, encoder),
+        "screen": {"answering": True},
         "sizes": {
-            "int8": {"vectors": "int8"}, "bits": {"vectors": "binary", "rescore": 2, "rescore_by": "int8"},
+            "int8": {"vectors": "int8"},
+            "bits": {"vectors": "binary", "rescore": 2, "rescore_by": "int8"},
             "graph": {"index": "HNSW8"},
         },
-    }  # fmt: skip
+    }
 
 
 def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -82,15 +85,24 @@ def ear_of_words(folder: Path, encoder: Path) -> dict[str, Any]:
     tree["rerankers"]["ri"]["train"]["validate_on_dev"] = {"every": 2, "measure": "accuracy", "queries": 4}
     tree["generators"]["terms"]["learn_from"] = "sentence"
     return tree | {
-        "relevant_by": "answers", "include_question": True, "fewer_expansions": [], "passages": None,
-        "hnsw": "HNSW4", "to_dense": True, "rm3": {"terms": 3, "documents": 3}, "all_expansions": {"how": "reciprocal"},
+        "relevant_by": "answers",
+        "include_question": True,
+        "fewer_expansions": [],
+        "passages": None,
+        "hnsw": "HNSW4",
+        "to_dense": True,
+        "rm3": {"terms": 3, "documents": 3},
+        "all_expansions": {"how": "reciprocal"},
         "reader": {
-            "model": model, "learn_from": "retriever", "passages": 3, "depths": [2, 4],
+            "model": model,
+            "learn_from": "retriever",
+            "passages": 3,
+            "depths": [2, 4],
             "read": {"precision": "fp32", "new_tokens": 4},
             "train": tiny.training(LIKELIHOOD, updates=2),
         },
         "evaluate": {"measures": ["Answer@5", "RR@10"]},
-    }  # fmt: skip
+    }
 
 
 def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -99,14 +111,16 @@ def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
     model = {"model": str(folder / "t5"), "query_tokens": 32, "target_tokens": 16}
     generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
-        "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
+        "targets": {"kind": "sentence", "documents": "judged"},
+        "folds": 2,
         "train": tiny.training(LIKELIHOOD, updates=2),
-    }  # fmt: skip
+    }
     queries = map(json.loads, (folder / "answered" / "queries.jsonl").read_text().splitlines())
     given = [
         {"_id": query["_id"], "expansions": {"titles": [query["text"].split()[0], *query["metadata"]["answers"]]}}
-        for query in queries if "metadata" in query
-    ]  # fmt: skip
+        for query in queries
+        if "metadata" in query
+    ]
     (folder / "titles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
     run = [f"{query} Q0 d{rank} {rank} {9 - rank} other\n" for query in ("q0", "q6") for rank in range(1, 6)]
     (folder / "other.run").write_text("".join(run))
@@ -114,11 +128,13 @@ def ear_of_models(folder: Path, encoder: Path) -> dict[str, Any]:
     return tree | {
         "generators": {
             "taught": {"writer": {"model": model, "generate": generate, "learn": learn}},
-            "asked": {"writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
-                      "learn_from": "taught"},
+            "asked": {
+                "writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
+                "learn_from": "taught",
+            },
             "given": {"file": {"path": str(folder / "titles.jsonl"), "field": "titles"}},
         },
-    }  # fmt: skip
+    }
 
 
 def unjudged(folder: Path, encoder: Path) -> dict[str, Any]:
@@ -143,8 +159,12 @@ def over(name: str, **more: Any) -> Callable[[Path, Path], dict[str, Any]]:
 
 def in_one_split(folder: Path) -> Path:
     """A collection in BEIR's layout, whose judgements are now all of the split test."""
-    lines = [line for split in ("train", "dev", "test") if (own := folder / "qrels" / f"{split}.tsv").exists()
-             for line in own.read_text().splitlines()[1:]]  # fmt: skip
+    lines = [
+        line
+        for split in ("train", "dev", "test")
+        if (own := folder / "qrels" / f"{split}.tsv").exists()
+        for line in own.read_text().splitlines()[1:]
+    ]
     shutil.rmtree(folder / "qrels")
     (folder / "qrels").mkdir()
     (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
@@ -163,11 +183,24 @@ def on_the_toy(tree: Callable[..., dict[str, Any]]) -> Callable[[Path, Path], di
 
 
 RECIPES: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
-    "ar2": on_the_toy(tiny.ar2), "ear": on_the_toy(tiny.ear), "coder": on_the_toy(tiny.coder),
-    "adapt": on_the_toy(adapt), "simlm": on_the_toy(tiny.simlm), "diffcse": diffcse, "sentences": sentences,
-    "zeroshot": zeroshot, "dpr": on_the_toy(dpr),
-    "compare": over("compare", experiments={"one": "INNER", "other": {"file": "INNER", "sets": ["k=11"]}},
-                    baseline="one", systems=["retriever"], curves={"k": {10: "one", 11: "other"}}),
-    "folds": folds, "ear-of-models": ear_of_models, "unjudged": unjudged,
-}  # fmt: skip
+    "ar2": on_the_toy(tiny.ar2),
+    "ear": on_the_toy(tiny.ear),
+    "coder": on_the_toy(tiny.coder),
+    "adapt": on_the_toy(adapt),
+    "simlm": on_the_toy(tiny.simlm),
+    "diffcse": diffcse,
+    "sentences": sentences,
+    "zeroshot": zeroshot,
+    "dpr": on_the_toy(dpr),
+    "compare": over(
+        "compare",
+        experiments={"one": "INNER", "other": {"file": "INNER", "sets": ["k=11"]}},
+        baseline="one",
+        systems=["retriever"],
+        curves={"k": {10: "one", 11: "other"}},
+    ),
+    "folds": folds,
+    "ear-of-models": ear_of_models,
+    "unjudged": unjudged,
+}
 """Each writes the files that it reads into a folder, and returns the config."""

@@ -93,8 +93,10 @@ def answered(folder: Path) -> None:
     """Each ticket names the article that solved it. Both tables have numbers of rows too."""
     rows = (f"{i},KB{d},A title,{text}" for i, (d, text) in enumerate(DOCUMENTS, 1))
     write(folder / "articles.csv", "row,article_no,headline,body", *rows)
-    asked = ({"row": n, "ticket": f"T{q}", "wording": text, "solved_by": f"KBd{n // 2}"}
-             for n, (q, text, _) in enumerate(QUERIES))  # fmt: skip
+    asked = (
+        {"row": n, "ticket": f"T{q}", "wording": text, "solved_by": f"KBd{n // 2}"}
+        for n, (q, text, _) in enumerate(QUERIES)
+    )
     jsonl(folder / "tickets.jsonl", *asked)
 
 

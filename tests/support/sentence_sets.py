@@ -27,8 +27,11 @@ def sentence_sets(folder: Path) -> dict[str, Any]:
             other = [word if rng.random() < kept else sentence().split()[0] for word in words]
             pairs.append(f"{number % 6}\t{' '.join(words)}\t{' '.join(other)}")
         write(folder / f"pairs.{split}.tsv", "score\tsentence1\tsentence2", *pairs)
-    write(folder / "words.tsv", "label\tsentence",
-          *(f"{word}\t{word} {word} {word} {sentence()}" for word in toy.WORDS[:2] for _ in range(9)))  # fmt: skip
+    write(
+        folder / "words.tsv",
+        "label\tsentence",
+        *(f"{word}\t{word} {word} {word} {sentence()}" for word in toy.WORDS[:2] for _ in range(9)),
+    )
     for split, count in (("train", 12), ("test", 5)):
         lines = []
         for _ in range(count):
@@ -46,4 +49,4 @@ def sentence_sets(folder: Path) -> dict[str, Any]:
             "Same": {"data": {"format": "tsv", "path": f"{folder}/same.{{split}}.tsv"}, "split": "test"},
         },
         "classifier": {"folds": 3},
-    }  # fmt: skip
+    }

@@ -49,9 +49,13 @@ def write_beir(folder: Path, data: Path) -> Path:
 def training(loss: str = CROSS_ENTROPY, *, over: str = "group", updates: int = 3, batch: int = 4) -> dict[str, Any]:
     """A training of a moment."""
     return {
-        "updates": updates, "batch": batch, "learning_rate": 1e-3, "precision": "fp32", "log_every": 1,
+        "updates": updates,
+        "batch": batch,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "log_every": 1,
         "losses": [{"function": loss, "over": over}],
-    }  # fmt: skip
+    }
 
 
 def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
@@ -62,12 +66,16 @@ def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
         "k": 20,
         "encode": {"shard": 7, "precision": "fp32", "vectors": "float32"},
         "retriever": {
-            "model": str(encoder), "pooling": "mean", "similarity": "cosine", "query_tokens": 8,
-            "document_tokens": 24, "dropout": 0.0,
+            "model": str(encoder),
+            "pooling": "mean",
+            "similarity": "cosine",
+            "query_tokens": 8,
+            "document_tokens": 24,
+            "dropout": 0.0,
         },
         "negatives": {"negatives": 1, "depth": 10},
         "train": training(over="batch"),
-    }  # fmt: skip
+    }
 
 
 def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
@@ -91,9 +99,11 @@ def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
         "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
         "gate": False,
         "controls": {
-            "include": ["in-batch", "ance"], "in_batch": training(over="batch")["losses"], "ance": training()["losses"],
+            "include": ["in-batch", "ance"],
+            "in_batch": training(over="batch")["losses"],
+            "ance": training()["losses"],
         },
-    }  # fmt: skip
+    }
 
 
 def simlm(beir: Path, encoder: Path) -> dict[str, Any]:
@@ -184,7 +194,7 @@ def coder(beir: Path, encoder: Path, **more: Any) -> dict[str, Any]:
         "interpolate": {"weight": 0.5},
         "analyse": {"map": 0},
         **more,
-    }  # fmt: skip
+    }
 
 
 def adapt(beir: Path, encoder: Path) -> dict[str, Any]:
@@ -208,9 +218,12 @@ def write(path: Path, tree: dict[str, Any]) -> Path:
 
 
 INLINE = {
-    "mode": "inline", "device": "cpu", "max_tokens_per_pass": 256,
-    "map": {"workers": 1, "threads": 1}, "train": {"workers": 1, "threads": 1},
-}  # fmt: skip
+    "mode": "inline",
+    "device": "cpu",
+    "max_tokens_per_pass": 256,
+    "map": {"workers": 1, "threads": 1},
+    "train": {"workers": 1, "threads": 1},
+}
 
 
 @dataclass(frozen=True)

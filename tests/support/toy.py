@@ -80,16 +80,25 @@ def modernbert_tokenizer() -> Any:
 
 
 TOKENIZERS = {
-    "roberta": roberta_tokenizer, "t5": t5_tokenizer, "qwen3": qwen_tokenizer, "llama": llama_tokenizer,
-    "mistral": llama_tokenizer, "modernbert": modernbert_tokenizer,
-}  # fmt: skip
+    "roberta": roberta_tokenizer,
+    "t5": t5_tokenizer,
+    "qwen3": qwen_tokenizer,
+    "llama": llama_tokenizer,
+    "mistral": llama_tokenizer,
+    "modernbert": modernbert_tokenizer,
+}
 CAUSAL = {"qwen3": "Qwen3", "llama": "Llama", "mistral": "Mistral"}
 """Causal language models, and what their classes are called."""
 
 SIZES = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
-    "max_position_embeddings": 96, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
-}  # fmt: skip
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 96,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
 
 
 def write_encoder(
@@ -124,9 +133,14 @@ def write_encoder(
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             del options[name]
         config = transformers.ModernBertConfig(
-            **{**options, "max_position_embeddings": 1024, **sizes}, local_attention=16, global_attn_every_n_layers=2,
-            cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3,
-        )  # fmt: skip
+            **{**options, "max_position_embeddings": 1024, **sizes},
+            local_attention=16,
+            global_attn_every_n_layers=2,
+            cls_token_id=2,
+            sep_token_id=3,
+            bos_token_id=2,
+            eos_token_id=3,
+        )
     elif kind == "electra":
         config = transformers.ElectraConfig(**options, embedding_size=16)
     else:
@@ -168,8 +182,9 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
     doc_ids = [f"d{i}" for i in range(documents)]
     pq.write_table(
         pa.table({"doc_id": doc_ids, "title": titles, "text": texts}, schema=DOCUMENTS),
-        folder / "documents.parquet", row_group_size=row_group,
-    )  # fmt: skip
+        folder / "documents.parquet",
+        row_group_size=row_group,
+    )
     splits = ["train" if i % 3 else ("dev" if i % 2 else "test") for i in range(queries)]
     asked = [" ".join(texts[i].split()[: 1 + i % 5]) for i in range(queries)]
     pq.write_table(
@@ -184,13 +199,15 @@ def write_data(folder: Path, *, documents: int = 40, queries: int = 24, row_grou
     pq.write_table(
         pa.table(
             {
-                "query_id": [f"q{q}" for q, _, _ in judged], "doc_id": [f"d{d}" for _, d, _ in judged],
-                "relevance": [r for _, _, r in judged], "split": [splits[q] for q, _, _ in judged],
+                "query_id": [f"q{q}" for q, _, _ in judged],
+                "doc_id": [f"d{d}" for _, d, _ in judged],
+                "relevance": [r for _, _, r in judged],
+                "split": [splits[q] for q, _, _ in judged],
             },
             schema=QRELS,
         ),
         folder / "qrels.parquet",
-    )  # fmt: skip
+    )
     return folder
 
 
@@ -208,9 +225,7 @@ def with_answers(folder: Path, data: Path, *, rare: bool = False) -> Path:
     return folder
 
 
-def with_own(
-    folder: Path, data: Path, own: list[tuple[str, str]], *, left_out: bool = True
-) -> Path:  # fmt: skip
+def with_own(folder: Path, data: Path, own: list[tuple[str, str]], *, left_out: bool = True) -> Path:
     """The tables of a collection with pairs of queries and the documents that they are."""
     folder.mkdir(exist_ok=True)
     for path in data.glob("*.parquet"):
@@ -279,7 +294,11 @@ def language_model_config(model: Path | str, **options: Any) -> MaskedLanguageMo
 def train_config(**options: Any) -> TrainConfig:
     """A short training in fp32, of cross entropy over the group unless said otherwise. It keeps its optimizer."""
     defaults: dict[str, Any] = {
-        "updates": 4, "batch": 4, "learning_rate": 1e-3, "precision": "fp32", "losses": [{"function": CROSS_ENTROPY}],
+        "updates": 4,
+        "batch": 4,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "losses": [{"function": CROSS_ENTROPY}],
         "schedule_updates": options.get("updates", 4),
-    }  # fmt: skip
+    }
     return parse(TrainConfig, {**defaults, **options}, where="test")

@@ -25,12 +25,13 @@ def groups(count: int, *, negatives: int = 2, teacher: bool = False) -> list[dic
     """Groups of the toy queries in turn, with documents that are not relevant as negatives."""
     return [
         {
-            "query_id": f"q{i % 24}", "visit": i // 24,
+            "query_id": f"q{i % 24}",
+            "visit": i // 24,
             "doc_ids": [f"d{i % 24}", *(f"d{(i % 24 + 11 + 2 * k + i // 24) % 40}" for k in range(negatives))],
             **({"teacher": [float((i + k) % 5) for k in range(negatives + 1)]} if teacher else {}),
         }
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def visits(rows: Iterable[int]) -> list[Visit]:

@@ -23,9 +23,11 @@ def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0, words: boo
     if words:
         tokenizer.bos_token, tokenizer.eos_token = "[CLS]", "[SEP]"
     ids = {
-        "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
         "bos_token_id": tokenizer.bos_token_id,
-    }  # fmt: skip
+    }
     if kind == "t5":
         config = transformers.T5Config(
             d_model=32, d_kv=16, d_ff=48, num_layers=2, num_heads=2, decoder_start_token_id=1, dropout_rate=0.0, **ids
@@ -33,10 +35,19 @@ def write_generator(folder: Path, kind: str = "t5", *, seed: int = 0, words: boo
         auto = transformers.AutoModelForSeq2SeqLM
     elif kind == "bart":
         config = transformers.BartConfig(
-            d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2,
-            encoder_ffn_dim=48, decoder_ffn_dim=48, decoder_start_token_id=2, max_position_embeddings=160, dropout=0.0,
-            forced_eos_token_id=2, **ids,
-        )  # fmt: skip
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            decoder_start_token_id=2,
+            max_position_embeddings=160,
+            dropout=0.0,
+            forced_eos_token_id=2,
+            **ids,
+        )
         auto = transformers.AutoModelForSeq2SeqLM
     else:
         config = transformers.GPT2Config(

@@ -34,11 +34,21 @@ def test_it_ends_with_what_to_deploy(adapted: Place, said: tiny.Said) -> None:
     metrics = adapted.metrics()
     deploy = metrics["deploy"]
     systems = {row["system"] for row in metrics["rows"]}
-    assert {"BM25", "start model", "warm retriever", "BM25 + warm retriever, interpolated",
-            "ranker over retriever 1", "start model by neighbours", "retriever 1 by neighbours"} <= systems  # fmt: skip
+    assert {
+        "BM25",
+        "start model",
+        "warm retriever",
+        "BM25 + warm retriever, interpolated",
+        "ranker over retriever 1",
+        "start model by neighbours",
+        "retriever 1 by neighbours",
+    } <= systems
     assert deploy["system"] in systems
-    value = next(row["value"] for row in metrics["rows"]
-                 if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"]))  # fmt: skip
+    value = next(
+        row["value"]
+        for row in metrics["rows"]
+        if (row["system"], row["measure"]) == (deploy["system"], deploy["measure"])
+    )
     assert deploy["value"] == pytest.approx(value)
     assert deploy["low"] <= value <= deploy["high"]
     assert deploy["milliseconds"] > 0

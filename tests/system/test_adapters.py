@@ -80,8 +80,7 @@ def test_search_finds_what_the_run_found(game: Place) -> None:
     """The run's vectors come of merged weights, those of the search beside a ranker do not."""
     import pyarrow.parquet as pq
 
-    arguments = type("Words", (), {"config": game.config, "store": game.where, "runs": game.runs,
-                                   "assignments": []})()  # fmt: skip
+    arguments = type("Words", (), {"config": game.config, "store": game.where, "runs": game.runs, "assignments": []})()
     experiment, store = opened(arguments)
     opened_here = library.Library(store, threads=1, models=lambda: {"cuda": False, "batch_tokens": 256})
     system = opened_here.system(library.measured(experiment.outcome.ranked["ranker over retriever 1"], store))

@@ -21,13 +21,20 @@ def test_ar2_plays_on_causal_language_models(played: Place, beir: Path, toys: Pa
     source = str(toy.write_encoder(toys / "playing", "qwen3", head=True))
     tree = tiny.ar2(beir, Path(source))
     tree["retriever"]["model"] |= {
-        "pooling": None, "end_token": "<|im_end|>", "query_prompt": "Instruct: find\nQuery:", "query_tokens": 48,
+        "pooling": None,
+        "end_token": "<|im_end|>",
+        "query_prompt": "Instruct: find\nQuery:",
+        "query_tokens": 48,
         "document_tokens": 64,
-    }  # fmt: skip
+    }
     tree["ranker"]["model"] = {
-        "model": source, "true_token": "y", "false_token": "n", "pair_tokens": 120, "dropout": 0.0,
+        "model": source,
+        "true_token": "y",
+        "false_token": "n",
+        "pair_tokens": 120,
+        "dropout": 0.0,
         "template": "q: {query}\nd: {document}<|im_end|>\n",
-    }  # fmt: skip
+    }
     tree["controls"] = {}
     place = tiny.place(tmp_path, tree)
     copy_of_beginning(played, place)

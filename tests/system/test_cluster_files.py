@@ -92,8 +92,9 @@ def test_pods_ask_for_a_token_and_have_no_rights(name: str) -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
             assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-            }  # fmt: skip
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
             assert {mount["name"] for mount in container["volumeMounts"]} <= {one["name"] for one in pod["volumes"]}
             mounted = tuple(mount["mountPath"] + "/" for mount in container["volumeMounts"])
             assert all(variable["value"].startswith(mounted) for variable in container["env"])

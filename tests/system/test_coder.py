@@ -35,9 +35,12 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     base, coder = "warm retriever", "CODER"
     kinds = ["", " by neighbours", " by neighbours, chosen"]
     assert systems(trained) == [
-        "BM25", *UNTRAINED, *(base + kind for kind in kinds), *(coder + kind for kind in kinds),
+        "BM25",
+        *UNTRAINED,
+        *(base + kind for kind in kinds),
+        *(coder + kind for kind in kinds),
         *(f"{base} + {coder}{kind}" for kind in kinds),
-    ]  # fmt: skip
+    ]
     compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
     assert {(coder, base), (f"{base} by neighbours", base), (f"{base} + {coder}", coder)} <= compared
     wanted = experiments.read(trained.config, [], trained.runs).wanted
@@ -51,8 +54,9 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
     """Of what was found by vectors: reranked and fused rankings have no space of their own."""
     told = {
         one["label"]: json.loads((trained.artifact(one["label"]) / "analysis.json").read_text())
-        for one in trained.metrics()["steps"] if one["function"] == "analyse"
-    }  # fmt: skip
+        for one in trained.metrics()["steps"]
+        if one["function"] == "analyse"
+    }
     assert list(told) == ["start model analysis", "warm retriever analysis", "CODER analysis"]
     _, before, after = told.values()
     assert before["queries"] == after["queries"] == 4
@@ -61,11 +65,17 @@ def test_the_space_before_and_after_is_looked_at(trained: Place) -> None:
 
 def test_what_has_a_gpu(trained: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked("coder/docstrings.yaml", monkeypatch, tmp_path, trained) == {
-        "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
-        "encode_documents": ("map", True), "encode_queries": ("map", True), "search": ("map", True),
-        "smooth": ("map", True), "rerank_by_neighbours": ("map", True), "chosen": ("map", True),
+        "tokenize": ("map", False),
+        "lucene_index": ("its own", False),
+        "lucene_search": ("java", False),
+        "encode_documents": ("map", True),
+        "encode_queries": ("map", True),
+        "search": ("map", True),
+        "smooth": ("map", True),
+        "rerank_by_neighbours": ("map", True),
+        "chosen": ("map", True),
         "train": ("train", True),
-    }  # fmt: skip
+    }
 
 
 def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
@@ -77,8 +87,9 @@ def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
     assert any((before[name] != queries[name]).any() for name in before)
     wanted = graph(experiments.read(trained.config, [], trained.runs).wanted)
     assert [node.label for node in wanted if node.function.__name__ == "encode_documents"] == [
-        "start vectors", "warm retriever vectors"
-    ]  # fmt: skip
+        "start vectors",
+        "warm retriever vectors",
+    ]
     assert json.loads((coder / "temperature.json").read_text())["temperature"] != 0.1
 
 
@@ -160,9 +171,17 @@ def test_through_ray_it_is_the_same(
     monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
     place = tiny.place(tmp_path, tiny.coder(beir, encoder), **ray)
-    copy_of_beginning(trained, place, "start retriever", "tokens", "warm retriever groups", "warm retriever",
-                      "warm retriever vectors", "warm retriever queries (train)",
-                      "warm retriever ranking (train)")  # fmt: skip
+    copy_of_beginning(
+        trained,
+        place,
+        "start retriever",
+        "tokens",
+        "warm retriever groups",
+        "warm retriever",
+        "warm retriever vectors",
+        "warm retriever queries (train)",
+        "warm retriever ranking (train)",
+    )
     assert place("run") == 0
     ours, theirs = tiny.results(place.store), tiny.results(trained.store)
     compared = {name for name in ours.keys() & theirs.keys() if not name.endswith("metrics.json")}
@@ -183,9 +202,10 @@ def test_one_ranking_under_several_judgements(trained: Place, beir: Path, encode
     (other / "corpus.jsonl").write_text("\n".join(kept) + "\n")
     tree = tiny.coder(beir, encoder, train=None, smooth=None, interpolate=None, rerank_chosen=None)
     tree["evaluate"] = {
-        "measures": ["RR@10", "nDCG@10"], "relevant_from": 2, "other_qrels": {"graded": {"format": "beir",
-        "path": str(other)}}
-    }  # fmt: skip
+        "measures": ["RR@10", "nDCG@10"],
+        "relevant_from": 2,
+        "other_qrels": {"graded": {"format": "beir", "path": str(other)}},
+    }
     place = tiny.place(tmp_path / "place", tree)
     copy_of_beginning(trained, place)
     assert place("run") == 0
@@ -213,9 +233,7 @@ def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: P
     assert chosen == {("test", "dev"), ("dev", None)}
 
 
-def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(
-    beir: Path, encoder: Path, tmp_path: Path
-) -> None:  # fmt: skip
+def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(beir: Path, encoder: Path, tmp_path: Path) -> None:
     tree = tiny.coder(beir, encoder)
     tree["rerank_chosen"] = {**(tree["rerank_chosen"] or {}), "measure": "RR@10"}
     config = tiny.write(tmp_path / "coder.yaml", tree)

@@ -109,8 +109,10 @@ def test_a_run_lies_where_the_user_is(folder: Folder) -> None:
 @pytest.mark.usefixtures("own")
 def test_every_command_works_there(folder: Folder, own: dict[str, Any]) -> None:
     """On the run, on what was exported, and with trials; a folder is recognised, and nothing else is left behind."""
-    tuned = {"base": "mine.yaml", "tune": {"measure": "RR@10", "split": "dev", "trials": 1,
-             "space": {"train.learning_rate": {"choice": [1e-3]}}}}  # fmt: skip
+    tuned = {
+        "base": "mine.yaml",
+        "tune": {"measure": "RR@10", "split": "dev", "trials": 1, "space": {"train.learning_rate": {"choice": [1e-3]}}},
+    }
     tiny.write(folder.path / "tuned.yaml", tuned)
     assert folder("run", "mine.yaml", "--cluster", "inline.yaml").returncode == 0
     for words, says in {
@@ -157,10 +159,29 @@ def test_rays_workers_find_the_checkout_and_the_users_modules(folder: Folder) ->
 
 
 NAMES = (
-    "random", "tokenize", "queue", "json", "logging", "tempfile", "string", "types", "copy", "select", "secrets",
-    "uuid", "torch", "numpy", "ray", "yaml", "transformers", "pydantic", "pyarrow", "components", "workflows",
+    "random",
+    "tokenize",
+    "queue",
+    "json",
+    "logging",
+    "tempfile",
+    "string",
+    "types",
+    "copy",
+    "select",
+    "secrets",
+    "uuid",
+    "torch",
+    "numpy",
+    "ray",
+    "yaml",
+    "transformers",
+    "pydantic",
+    "pyarrow",
+    "components",
+    "workflows",
     "sitecustomize",
-)  # fmt: skip
+)
 """Modules of Python's own library, of ours, and of what we depend on."""
 
 
@@ -172,10 +193,12 @@ def test_files_where_it_is_called_are_never_run(folder: Folder, beir: Path) -> N
         (folder.path / f"{name}.py").write_text(f"open({str(seen)!r}, 'a').write('{name} ')\n")
     tiny.write(folder.path / "ray.yaml", {**tiny.INLINE, "mode": "ray"})
     for words in (
-        ["init", str(beir), "-o", "found.yaml"], ["plan", "mine.yaml", "--estimate", "--cluster", "inline.yaml"],
-        ["run", "mine.yaml", "--cluster", "ray.yaml"], ["search", "mine.yaml", "barami", "--system", "BM25"],
+        ["init", str(beir), "-o", "found.yaml"],
+        ["plan", "mine.yaml", "--estimate", "--cluster", "inline.yaml"],
+        ["run", "mine.yaml", "--cluster", "ray.yaml"],
+        ["search", "mine.yaml", "barami", "--system", "BM25"],
         ["doctor"],
-    ):  # fmt: skip
+    ):
         done = folder(*words)
         assert not seen.exists(), (words, seen.read_text())
         assert done.returncode == 0, done.stderr

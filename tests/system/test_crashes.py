@@ -155,15 +155,20 @@ def test_a_disk_that_fills_up_loses_nothing(played: Place, tmp_path: Path) -> No
         pytest.skip("mounting a small disk takes user namespaces")
     places = [played.config, played.folder / "inline.yaml", tmp_path / "disk", tmp_path / "runs"]
     done = subprocess.run(
-        [*unshare, sys.executable, "-m", "tests.support.full_disk", *map(str, places)], cwd=tiny.ROOT, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [*unshare, sys.executable, "-m", "tests.support.full_disk", *map(str, places)],
+        cwd=tiny.ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     tried = re.findall(r"^(\d+) (\d) (.*)$", done.stdout, re.M)
     assert tried[0] == (
-        "0", "2", f"error: {tmp_path}/disk/store: the store cannot be there, as {tmp_path}/disk cannot be written to "
+        "0",
+        "2",
+        f"error: {tmp_path}/disk/store: the store cannot be there, as {tmp_path}/disk cannot be written to "
         "(Read-only file system); accepted: another place (--store PLACE, or $SPARRING_STORE)",
-    )  # fmt: skip
+    )
     assert len(tried) > 10
     assert all(status == "1" and "No space left on device" in said for _, status, said in tried[1:-1]), tried
     assert tried[-1][1] == "0"

@@ -65,11 +65,16 @@ UNTRAINED = ["start model", "BM25 + start model, reciprocal", "BM25 + start mode
 def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where models run, and where vectors are compared; never where texts are read or Java runs."""
     assert asked("demo.yaml", monkeypatch, tmp_path, played) == {
-        "tokenize": ("map", False), "lucene_index": ("its own", False), "lucene_search": ("java", False),
-        "encode_documents": ("map", True), "encode_queries": ("map", True), "search": ("map", True),
-        "score_groups": ("score", True), "rerank": ("score", True),
+        "tokenize": ("map", False),
+        "lucene_index": ("its own", False),
+        "lucene_search": ("java", False),
+        "encode_documents": ("map", True),
+        "encode_queries": ("map", True),
+        "search": ("map", True),
+        "score_groups": ("score", True),
+        "rerank": ("score", True),
         "train": ("train", True),
-    }  # fmt: skip
+    }
 
 
 def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:
@@ -132,9 +137,12 @@ def test_without_dev_queries_nothing_is_selected(
     assert place("run") == 0
     said()
     assert systems(place) == [
-        "BM25", "start model", "whole start model", "BM25 + whole start model, reciprocal",
+        "BM25",
+        "start model",
+        "whole start model",
+        "BM25 + whole start model, reciprocal",
         "BM25 + whole start model, interpolated",
-    ]  # fmt: skip
+    ]
     for fitted in place.store.glob("fit_fusion-*/fusion.json"):
         made = json.loads(fitted.read_text())
         assert (made["chosen"]["weight"], made["chosen"]["c"], made["queries"], made["tried"]) == (0.5, 60.0, 0, [])
@@ -238,8 +246,11 @@ def test_two_seeds_are_two_games_on_one_beginning(played: Place, tmp_path: Path)
     assert {tuple(one["seeds"]) for one in metrics["comparisons"]} == {(1, 2)}
     assert {one["test"] for one in metrics["comparisons"]} == {THIS_TRAINING, THE_METHOD}
     ours = {(r["system"], r["measure"]): r["value"] for r in metrics["rows"] if r["seed"] == 1}
-    assert all(ours[row["system"], row["measure"]] == row["value"] for row in played.metrics()["rows"]
-               if not row["system"].startswith("control"))  # fmt: skip
+    assert all(
+        ours[row["system"], row["measure"]] == row["value"]
+        for row in played.metrics()["rows"]
+        if not row["system"].startswith("control")
+    )
     executed = [one["label"] for one in metrics["steps"] if one["executed"]]
     assert all("(seed 2)" in label or "measures" in label or label in ("selection", "results") for label in executed)
 
@@ -275,19 +286,32 @@ def test_experiments_on_one_board(played: Place, tmp_path: Path) -> None:
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     place.config.rename(one)
     tiny.write(other, {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
-    tiny.write(place.config, {
-        "recipe": "compare", "experiments": {"AR2": str(one), "fewer": str(other)}, "baseline": "AR2",
-        "systems": ["retriever 1"], "other_systems": ["BM25", "warm retriever"],
-    })  # fmt: skip
+    tiny.write(
+        place.config,
+        {
+            "recipe": "compare",
+            "experiments": {"AR2": str(one), "fewer": str(other)},
+            "baseline": "AR2",
+            "systems": ["retriever 1"],
+            "other_systems": ["BM25", "warm retriever"],
+        },
+    )
     assert place("run") == 0
     assert systems(place) == ["BM25", "warm retriever", "AR2: retriever 1", "fewer: retriever 1"]
     assert value(place, "AR2: retriever 1", "RR@10") == value(played, "retriever 1", "RR@10")
     executed = {one["label"] for one in place.metrics()["steps"] if one["executed"]}
     assert executed - {"results"} == {
-        f"fewer: {label}" for label in ("retriever 1 groups", "judged 1", "retriever 1", "retriever 1 vectors",
-                                        "retriever 1 queries (test)", "retriever 1 ranking (test)",
-                                        "retriever 1 measures")
-    }  # fmt: skip
+        f"fewer: {label}"
+        for label in (
+            "retriever 1 groups",
+            "judged 1",
+            "retriever 1",
+            "retriever 1 vectors",
+            "retriever 1 queries (test)",
+            "retriever 1 ranking (test)",
+            "retriever 1 measures",
+        )
+    }
 
 
 # Through Ray
@@ -381,8 +405,10 @@ def test_behind_a_closed_gate_the_retriever_stays_as_it_is(
     recipe = card.partition("1. warm retriever: 3 updates of")[2]
     assert "\n2. retriever 1: no update, as its round was not played\n" in recipe
     assert set(json.loads((place.artifact("teacher 1 weights") / "weights.json").read_text())) == {
-        "ranker", "retriever", "bm25"
-    }  # fmt: skip
+        "ranker",
+        "retriever",
+        "bm25",
+    }
     started, warm = (place.artifact(label) / "model" for label in ("start ranker", "warm retriever"))
     names = {"layer.0.attention.self.query.weight", "embeddings.word_embeddings.weight"}
     ours, theirs = (load_file(path / "model.safetensors") for path in (started, warm))

@@ -54,12 +54,29 @@ def test_every_artifact_of_the_plan_is_there(eared: Place) -> None:
 
 def test_what_the_paper_compares_is_measured(eared: Place) -> None:
     assert systems(eared) == [
-        "BM25", *UNTRAINED, "first expansion", "concat", "best query", "BM25 + dense", "EAR-RI", "EAR-RI + dense",
-        "EAR-RI N=2", "EAR-RD", "EAR-RD + dense", "EAR-RD N=2", "first expansion + passages",
-        "first expansion + passages k=4", "EAR-RI + passages", "EAR-RI + passages k=4", "EAR-RD + passages",
-        "EAR-RD + passages k=4", "EAR-RI top 2 + passages", "EAR-RI top 2 + passages k=4", "EAR-RD top 2 + passages",
+        "BM25",
+        *UNTRAINED,
+        "first expansion",
+        "concat",
+        "best query",
+        "BM25 + dense",
+        "EAR-RI",
+        "EAR-RI + dense",
+        "EAR-RI N=2",
+        "EAR-RD",
+        "EAR-RD + dense",
+        "EAR-RD N=2",
+        "first expansion + passages",
+        "first expansion + passages k=4",
+        "EAR-RI + passages",
+        "EAR-RI + passages k=4",
+        "EAR-RD + passages",
+        "EAR-RD + passages k=4",
+        "EAR-RI top 2 + passages",
+        "EAR-RI top 2 + passages k=4",
+        "EAR-RD top 2 + passages",
         "EAR-RD top 2 + passages k=4",
-    ]  # fmt: skip
+    ]
     compared = [(one["system"], one["baseline"]) for one in eared.metrics()["comparisons"]]
     lead = eared.metrics()["leading"]
     assert compared[0] == (lead["system"], lead["baseline"])
@@ -151,18 +168,30 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     model = {"model": str(write_generator(tmp_path / "t5", words=True)), "query_tokens": 32, "target_tokens": 16}
     generate = {"number": 4, "new_tokens": 12, "precision": "fp32"}
     learn = {
-        "targets": {"kind": "sentence", "documents": "judged"}, "folds": 2,
+        "targets": {"kind": "sentence", "documents": "judged"},
+        "folds": 2,
         "train": tiny.training("components.losses.likelihood.negative_log_likelihood", updates=2),
-    }  # fmt: skip
+    }
     tree["generators"] = {
-        "asked": {"writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
-                  "learn_from": "taught"},
+        "asked": {
+            "writer": {"model": model, "generate": {**generate, "prompt": "{query} ? We need"}},
+            "learn_from": "taught",
+        },
         "taught": {"writer": {"model": model, "generate": generate, "learn": learn}},
-    }  # fmt: skip
+    }
     tree |= {"fewer_expansions": [], "passages": None, "rerankers": {"rd": tree["rerankers"]["rd"]}}
     place = tiny.place(tmp_path / "place", tree)
-    for label in ("data", "bm25 index", "bm25 ranking (train)", "bm25 ranking (test)", "start retriever", "tokens",
-                  "start vectors", "start queries (test)", "start ranking (test)"):  # fmt: skip
+    for label in (
+        "data",
+        "bm25 index",
+        "bm25 ranking (train)",
+        "bm25 ranking (test)",
+        "start retriever",
+        "tokens",
+        "start vectors",
+        "start queries (test)",
+        "start ranking (test)",
+    ):
         shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
     assert place("run") == 0
     assert systems(place)[-2:] == ["EAR-RD", "EAR-RD + dense"]
@@ -196,14 +225,16 @@ def test_folds_write_training_examples_alone(beir: Path, encoder: Path, tmp_path
     whose = learn_from or "one"
     writers = {
         label: [model.label for model in node.inputs["models"]]
-        for label, node in found.items() if label.startswith((f"{whose} expansions", "one expansions"))
-    }  # fmt: skip
+        for label, node in found.items()
+        if label.startswith((f"{whose} expansions", "one expansions"))
+    }
     assert writers[f"{whose} expansions (train)"] == [f"{whose} fold 1 generator", f"{whose} fold 2 generator"]
     assert writers["one expansions (dev)"] == writers["one expansions (test)"] == ["one generator"]
     both = "one after other" if learn_from else "one (train and dev)"
     assert [node.label for node in found[f"{both} joined"].inputs["expanded"]] == [
-        f"{whose} expansions (train)", "one expansions (dev)"
-    ]  # fmt: skip
+        f"{whose} expansions (train)",
+        "one expansions (dev)",
+    ]
     for split in ("train, max rank 101", "dev"):
         assert found[f"one groups ({split})"].inputs["ranks"].label == f"{both} joined"
 
@@ -222,8 +253,10 @@ def test_generators_are_fused_in_the_order_that_is_said(beir: Path, encoder: Pat
 def test_all_expansions_are_those_of_the_generators_that_are_named(beir: Path, encoder: Path, tmp_path: Path) -> None:
     """Beams that are no candidates, beside the draws that are."""
     tree = taught(beir, encoder, "drawn", "beams")
-    tree["generators"]["beams"] = {"writer": {"model": {"model": str(encoder)}, "generate": {"method": "beam"}},
-                                   "measured": False}  # fmt: skip
+    tree["generators"]["beams"] = {
+        "writer": {"model": {"model": str(encoder)}, "generate": {"method": "beam"}},
+        "measured": False,
+    }
     wanted = {None: ["drawn"], ("beams",): ["beams"], ("drawn", "beams"): ["drawn", "beams"]}
     for of, names in wanted.items():
         fused = {"how": "reciprocal", "generators": of and list(of)}
@@ -266,10 +299,13 @@ def test_what_does_not_fit_together_is_named(
         ("by_generator.terms.rd", "null", "rerankers: by_generator: terms: ri; accepted: ri, rd"),
         ("by_generator.terms.ri.train.batch", "0", "rerankers.by_generator.terms.ri.train.batch: "),
         ("by_generator.terms.ri.maxrank", "1", "rerankers.by_generator.terms.ri.maxrank: unknown key; accepted: model"),
-        ("ri.train.validate_on_dev", "{every: 1, measure: RR}",
-         "rerankers.ri.train.validate_on_dev.measure: got 'RR'; accepted: 'rank' or 'accuracy'"),
+        (
+            "ri.train.validate_on_dev",
+            "{every: 1, measure: RR}",
+            "rerankers.ri.train.validate_on_dev.measure: got 'RR'; accepted: 'rank' or 'accuracy'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_reranker_cannot_be_is_named(
     beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, path: str, value: str, message: str
 ) -> None:
@@ -281,8 +317,10 @@ def test_what_a_reranker_cannot_be_is_named(
 def test_a_generators_rerankers_differ_in_what_is_said_of_them(beir: Path, encoder: Path, tmp_path: Path) -> None:
     """The rest is that of all generators, and steps are theirs alone only where something differs."""
     tree = tiny.ear(beir, encoder)
-    reranker = {"model": {"model": str(encoder), "pair_tokens": 24},
-                "train": {**tree["rerankers"]["ri"]["train"], "validate_on_dev": {"every": 2}}}  # fmt: skip
+    reranker = {
+        "model": {"model": str(encoder), "pair_tokens": 24},
+        "train": {**tree["rerankers"]["ri"]["train"], "validate_on_dev": {"every": 2}},
+    }
     tree["rerankers"] = {"ri": reranker, "rd": reranker}
     tree["rerankers"]["by_generator"] = {
         "terms": {"ri": {"max_rank": 250, "train": {"batch": 2}}, "rd": {"model": {"pair_tokens": 12}}}
@@ -292,8 +330,10 @@ def test_a_generators_rerankers_differ_in_what_is_said_of_them(beir: Path, encod
     assert found["sentence ri reranker"].inputs["config"].batch == 4
     rows = {label: found[f"{label} reranker"].inputs["rows"] for label in ("terms ri", "terms rd", "sentence ri")}
     assert {label: step.inputs["max_rank"] for label, step in rows.items()} == {
-        "terms ri": 250, "terms rd": 101, "sentence ri": 101
-    }  # fmt: skip
+        "terms ri": 250,
+        "terms rd": 101,
+        "sentence ri": 101,
+    }
     assert found["terms ri reranker"].inputs["dev"].fingerprint == found["terms rd reranker"].inputs["dev"].fingerprint
     assert found["terms groups (dev)"].inputs["max_rank"] == 21  # k + 1
     for label in (*rows, "sentence rd"):
@@ -310,9 +350,13 @@ def test_the_papers_numbers_of_natural_questions() -> None:
     """Tables B.1 and B.2 of Chuang et al. (2023), with Noam's multiplier for the learning rate."""
     config = experiments.read_config(tiny.ROOT / "configs/ear/nq.yaml", [])
     wanted = {
-        ("ri", "answer"): (101, 8, 5e-3), ("ri", "sentence"): (250, 8, 2e-3), ("ri", "title"): (101, 4, 2e-3),
-        ("rd", "answer"): (101, 4, 2e-3), ("rd", "sentence"): (101, 4, 2e-3), ("rd", "title"): (250, 8, 2e-3),
-    }  # fmt: skip
+        ("ri", "answer"): (101, 8, 5e-3),
+        ("ri", "sentence"): (250, 8, 2e-3),
+        ("ri", "title"): (101, 4, 2e-3),
+        ("rd", "answer"): (101, 4, 2e-3),
+        ("rd", "sentence"): (101, 4, 2e-3),
+        ("rd", "title"): (250, 8, 2e-3),
+    }
     assert {name for _, name in wanted} == set(config.measured())
     for (kind, name), numbers in wanted.items():
         reranker = config.rerankers.of(name)[kind]
@@ -368,8 +412,15 @@ def test_through_ray_it_is_the_same(
     profile = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}, "java": {"workers": 2, "threads": 1}}
     places = [tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **profile)]
     for place in places:
-        for label in ("data", "bm25 index", "start retriever", "tokens", "start vectors", "start queries (test)",
-                      "start ranking (test)"):  # fmt: skip
+        for label in (
+            "data",
+            "bm25 index",
+            "start retriever",
+            "tokens",
+            "start vectors",
+            "start queries (test)",
+            "start ranking (test)",
+        ):
             shutil.copytree(eared.artifact(label), place.store / eared.artifact(label).name)
         assert place("run") == 0
     assert tiny.results(places[0].store) == tiny.results(places[1].store)
@@ -391,10 +442,19 @@ def test_all_systems_are_measured(whole: Place) -> None:
     ears = ["EAR-RI", "EAR-RD"]
     read = [f"{system} + reader k={k}" for system in ("BM25", "start model", "first expansion", *ears) for k in (2, 4)]
     assert systems(whole) == [
-        "BM25", *UNTRAINED, "RM3", "first expansion", "concat", "best query", "all expansions", "start model (HNSW4)",
-        "BM25 + dense", "first expansion issued to dense",
-        *(f"{ear}{more}" for ear in ears for more in ("", " + dense", " issued to dense")), *read,
-    ]  # fmt: skip
+        "BM25",
+        *UNTRAINED,
+        "RM3",
+        "first expansion",
+        "concat",
+        "best query",
+        "all expansions",
+        "start model (HNSW4)",
+        "BM25 + dense",
+        "first expansion issued to dense",
+        *(f"{ear}{more}" for ear in ears for more in ("", " + dense", " issued to dense")),
+        *read,
+    ]
     found = values(whole)
     assert {measure for system, measure in found if "reader" in system} == {"EM", "F1"}
     assert found["start model (HNSW4)", "RR@10"] == pytest.approx(found["start model", "RR@10"], abs=0.3)
@@ -402,10 +462,13 @@ def test_all_systems_are_measured(whole: Place) -> None:
     assert best >= max(found["BM25", "Answer@5"], found["first expansion", "Answer@5"])  # the question is among them
     compared = {(one["system"], one["baseline"]) for one in whole.metrics()["comparisons"]}
     assert {
-        ("EAR-RD", "RM3"), ("EAR-RD", "all expansions"), ("EAR-RD issued to dense", "EAR-RD"),
-        ("EAR-RD + reader k=2", "BM25 + reader k=2"), ("BM25 + reader k=4", "BM25 + reader k=2"),
+        ("EAR-RD", "RM3"),
+        ("EAR-RD", "all expansions"),
+        ("EAR-RD issued to dense", "EAR-RD"),
+        ("EAR-RD + reader k=2", "BM25 + reader k=2"),
+        ("BM25 + reader k=4", "BM25 + reader k=2"),
         ("EAR-RD + reader k=2", "start model + reader k=2"),
-    } <= compared  # fmt: skip
+    } <= compared
 
 
 def test_words_and_costs_stand_beside_a_papers(whole: Place, tmp_path: Path) -> None:
@@ -451,12 +514,22 @@ def test_passages_are_learnt_from_as_bm25_ranks_them(eared: Place) -> None:
 
 def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked("ear/squad.yaml", monkeypatch, tmp_path, eared, whole) == {
-        "tokenize": ("map", False), "tokenize_queries": ("map", False), "answering": ("map", False),
-        "lucene_index": ("its own", False), "lucene_search": ("java", False), "lucene_feedback": ("java", False),
-        "faiss_index": ("its own", False), "expand_by_relevance": ("map", False), "encode_documents": ("map", True),
-        "encode_queries": ("map", True), "search": ("map", True), "read_answers": ("map", True),
-        "predict": ("score", True), "rerank": ("score", True), "train": ("train", True),
-    }  # fmt: skip
+        "tokenize": ("map", False),
+        "tokenize_queries": ("map", False),
+        "answering": ("map", False),
+        "lucene_index": ("its own", False),
+        "lucene_search": ("java", False),
+        "lucene_feedback": ("java", False),
+        "faiss_index": ("its own", False),
+        "expand_by_relevance": ("map", False),
+        "encode_documents": ("map", True),
+        "encode_queries": ("map", True),
+        "search": ("map", True),
+        "read_answers": ("map", True),
+        "predict": ("score", True),
+        "rerank": ("score", True),
+        "train": ("train", True),
+    }
 
 
 def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole: Place) -> None:
@@ -502,8 +575,14 @@ def test_costs_are_the_records(whole: Place) -> None:
     store = Store(whole.store)
     rows = {row["system"]: row for row in costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
     assert list(rows) == [
-        "start model (flat)", "start model (HNSW4)", "BM25", "RM3", "first expansion", "EAR-RI", "EAR-RD"
-    ]  # fmt: skip
+        "start model (flat)",
+        "start model (HNSW4)",
+        "BM25",
+        "RM3",
+        "first expansion",
+        "EAR-RI",
+        "EAR-RD",
+    ]
 
     def took(label: str) -> tuple[float, dict[str, Any]]:
         record = json.loads((whole.artifact(label) / "artifact.json").read_text())
@@ -530,10 +609,12 @@ def test_costs_are_the_records(whole: Place) -> None:
     assert rows["start model (HNSW4)"]["retrieve"] == pytest.approx(asking + searched / about["queries"])
     extra = sum(took(f"{name} (test) found")[0] / about["queries"] for name, (_, about) in drawn.items())
     models = {
-        kind: sum((took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]
-                  for name, (_, about) in drawn.items())
+        kind: sum(
+            (took(f"{name} {kind} predicted")[0] + took(f"{name} (test) {kind} tokens")[0]) / about["queries"]
+            for name, (_, about) in drawn.items()
+        )
         for kind in ("ri", "rd")
-    }  # fmt: skip
+    }
     assert rows["EAR-RI"]["rerank"] == pytest.approx(models["ri"])
     assert rows["EAR-RD"]["rerank"] == pytest.approx(models["rd"] + extra)
     found = values(whole)
@@ -549,8 +630,14 @@ def test_models_of_one_collection_on_another(whole: Place, beir: Path, tmp_path:
     place = whole.copy(tmp_path / "place")
     tree = yaml.safe_load(place.config.read_text())
     there = {path.name for path in place.store.iterdir()}
-    other = {**tree, "data": {"format": "beir", "path": str(beir)}, "relevant_by": "qrels", "reader": None,
-             "models_from": str(place.config), "evaluate": {"measures": ["RR@10"]}}  # fmt: skip
+    other = {
+        **tree,
+        "data": {"format": "beir", "path": str(beir)},
+        "relevant_by": "qrels",
+        "reader": None,
+        "models_from": str(place.config),
+        "evaluate": {"measures": ["RR@10"]},
+    }
     for option in ("rm3", "all_expansions", "hnsw", "to_dense"):
         other.pop(option)
     source = yaml.safe_load(place.config.read_text())
@@ -574,20 +661,26 @@ READER = {"model": {"model": "x"}, "depths": [4]}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"all_expansions": {"how": "reciprocal", "weight": 0.3}},
-         "all_expansions: weight: 0.3 is that of the second of two lists, and a query has as many as it has "),
-        ({"fusion": {"how": "reciprocal", "weight": 0.3}, "generators": {"a": {"relevance": {}}}},
-         "fusion: weight: 0.3 is that of the second of two lists, and 1 generators are measured; accepted: 0.5"),
+        (
+            {"all_expansions": {"how": "reciprocal", "weight": 0.3}},
+            "all_expansions: weight: 0.3 is that of the second of two lists, and a query has as many as it has ",
+        ),
+        (
+            {"fusion": {"how": "reciprocal", "weight": 0.3}, "generators": {"a": {"relevance": {}}}},
+            "fusion: weight: 0.3 is that of the second of two lists, and 1 generators are measured; accepted: 0.5",
+        ),
         ({"reader": {**READER, "depths": [4, 100]}}, "reader: depths: 100 passages, and k: 20 documents are retrieved"),
         ({"reader": {**READER, "passages": 30, "train": tiny.training()}}, "reader: passages: 30 passages, and k: 20"),
         ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
         ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
-        ({"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
-         "losses: components.losses.listwise.cross_entropy reads scores of candidates, and `over: group` of the "
-         "objective query_reranker has scores of query ranks. Use a loss for these, such as components.losses."),
+        (
+            {"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
+            "losses: components.losses.listwise.cross_entropy reads scores of candidates, and `over: group` of the "
+            "objective query_reranker has scores of query ranks. Use a loss for these, such as components.losses.",
+        ),
         ({"rerankers.ri.train.losses.0.over": "batch"}, "over: 'batch'; the objective query_reranker accepts group"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_told_before_anything_runs(
     beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, change: dict[str, Any], message: str
 ) -> None:
@@ -611,8 +704,11 @@ def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_
         reranker["max_rank"] = 250
     place = tiny.place(tmp_path, tree)
     nodes = graph([experiments.read(place.config, [], place.runs).outcome.results])
-    depths = {node.label: node.inputs["config"].depth for node in nodes if "fuse" in node.function.__name__
-              and isinstance(node.inputs["config"], FusionConfig)}  # fmt: skip
+    depths = {
+        node.label: node.inputs["config"].depth
+        for node in nodes
+        if "fuse" in node.function.__name__ and isinstance(node.inputs["config"], FusionConfig)
+    }
     assert {label for label in depths if label.startswith(("first expansion", "all expansions", "EAR-RI"))}
     assert set(depths.values()) == {200}
 
@@ -630,9 +726,14 @@ def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_
     ],
 )
 def test_where_models_cannot_be_had(
-    beir: Path, encoder: Path, tmp_path: Path, said: tiny.Said, monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, Any], message: str,
-) -> None:  # fmt: skip
+    beir: Path,
+    encoder: Path,
+    tmp_path: Path,
+    said: tiny.Said,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    message: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     tree = tiny.ear(beir, encoder)
     tiny.write(tmp_path / "plain.yaml", tree)

@@ -89,9 +89,14 @@ def world(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, 
     known = {"relevant": relevant, "place": place, "common": {"data": data, "tokens": tokens}, "vectors": vectors}
     rankings = found_by(known, retriever, "start")
     contexts(
-        groups, ALONE, data=data, tokens=tokens, ranking=rankings["train"], split="train",
+        groups,
+        ALONE,
+        data=data,
+        tokens=tokens,
+        ranking=rankings["train"],
+        split="train",
         config=ContextConfig(size=TOPICS * EACH),
-    )  # fmt: skip
+    )
     queries = folder / "start queries train"
     return {**known, "groups": groups, "rankings": rankings, "queries": queries, "retriever": retriever}
 
@@ -105,9 +110,14 @@ def found_by(world: dict[str, Any], retriever: Path, name: str) -> dict[str, Pat
             queries, ALONE, retriever=retriever, split=split, config=EncodeConfig(precision="fp32"), **world["common"]
         )
         search(
-            rankings[split], ALONE, data=world["common"]["data"], vectors=world["vectors"], queries=queries,
-            k=TOPICS * EACH, config=SearchConfig(),
-        )  # fmt: skip
+            rankings[split],
+            ALONE,
+            data=world["common"]["data"],
+            vectors=world["vectors"],
+            queries=queries,
+            k=TOPICS * EACH,
+            config=SearchConfig(),
+        )
     return rankings
 
 
@@ -120,9 +130,14 @@ def labels(world: dict[str, Any]) -> Callable[[str], Path]:
         if kind not in made:
             made[kind] = world["place"](f"labels {kind}")
             smooth(
-                made[kind], ALONE, data=world["common"]["data"], vectors=world["vectors"], queries=world["queries"],
-                groups=world["groups"], config=SmoothConfig(**KINDS[kind] or {}),
-            )  # fmt: skip
+                made[kind],
+                ALONE,
+                data=world["common"]["data"],
+                vectors=world["vectors"],
+                queries=world["queries"],
+                groups=world["groups"],
+                config=SmoothConfig(**KINDS[kind] or {}),
+            )
         return made[kind]
 
     return of
@@ -143,9 +158,18 @@ def found(world: dict[str, Any], labels: Callable[[str], Path]) -> Callable[[str
                 losses=[{"function": "components.losses.listwise.divergence"}],
             )
             train(
-                model, ALONE, objective="coder", rows=labels(kind), dev=None, start=world["retriever"], seed=[1],
-                config=config, vectors=world["vectors"], temperature=TemperatureConfig(start=0.05), **world["common"],
-            )  # fmt: skip
+                model,
+                ALONE,
+                objective="coder",
+                rows=labels(kind),
+                dev=None,
+                start=world["retriever"],
+                seed=[1],
+                config=config,
+                vectors=world["vectors"],
+                temperature=TemperatureConfig(start=0.05),
+                **world["common"],
+            )
             made[kind] = measured(world, found_by(world, model, kind))
         return made[kind]
 

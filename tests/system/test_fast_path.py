@@ -49,12 +49,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     asked = {"pooling": "mean", "similarity": "cosine", "query_tokens": LENGTH, "document_tokens": LENGTH}
     start(places["retriever"], toy.INLINE, config=parse(DualEncoderConfig, {**about, **asked}, where=""))
     start(
-        places["ranker"], toy.INLINE,
+        places["ranker"],
+        toy.INLINE,
         config=parse(CrossEncoderConfig, {**about, "pooling": "mean", "pair_tokens": LENGTH}, where=""),
-    )  # fmt: skip
-    tokenize(
-        places["tokens"], toy.INLINE, data=places["data"], model=places["retriever"], config=TokenizeConfig()
-    )  # fmt: skip
+    )
+    tokenize(places["tokens"], toy.INLINE, data=places["data"], model=places["retriever"], config=TokenizeConfig())
     documents = pq.read_table(places["data"] / "documents.parquet").to_pydict()
     texts = [document_text(*pair) for pair in zip(documents["title"], documents["text"], strict=True)]
     queries = pq.read_table(places["data"] / "queries.parquet").to_pydict()
@@ -71,18 +70,25 @@ def of_theirs(world: dict[str, Any], texts: list[str]) -> np.ndarray:
 def test_vectors_and_rankings_are_those_of_fp32(world: dict[str, Any]) -> None:
     """Against sentence-transformers: what is found among the first 50 is the same but for places at the end of it."""
     encoder = Encoder(
-        tokens=world["tokens"], model=world["retriever"] / "model", rows=None,
-        config=EncodeConfig(), batch_tokens=4_096, cuda=False, threads=2,
-    )  # fmt: skip
+        tokens=world["tokens"],
+        model=world["retriever"] / "model",
+        rows=None,
+        config=EncodeConfig(),
+        batch_tokens=4_096,
+        cuda=False,
+        threads=2,
+    )
     texts, asked = world["texts"][:DOCUMENTS], world["queries"]["text"][:QUERIES]
-    ours = {side: encoder.vectors(side, np.arange(n))[0].astype(EncodeConfig().vectors)
-            for side, n in (("document", len(texts)), ("query", len(asked)))}  # fmt: skip
+    ours = {
+        side: encoder.vectors(side, np.arange(n))[0].astype(EncodeConfig().vectors)
+        for side, n in (("document", len(texts)), ("query", len(asked)))
+    }
     plain = {"document": of_theirs(world, texts), "query": of_theirs(world, asked)}
     for side in ours:
         assert (ours[side] * plain[side]).sum(1).min() > 0.9995
     found, wanted = (
         topk.tie_ranks_of(topk.top_k(one["query"], [one["document"]], None, NEAREST)) for one in (ours, plain)
-    )  # fmt: skip
+    )
     shared = [len(np.intersect1d(*pair)) for pair in zip(found, wanted, strict=True)]
     assert np.mean(shared) >= 0.995 * NEAREST
 
@@ -98,9 +104,14 @@ def test_scores_are_those_of_fp32(world: dict[str, Any], tmp_path: Path) -> None
     rows = np.random.default_rng(0).integers(0, [QUERIES, DOCUMENTS], (150, 2))
     np.save(tmp_path / "pairs.npy", rows)
     scorer = Scorer(
-        tokens=world["tokens"], model=tmp_path / "model", pairs=tmp_path / "pairs.npy", config=ScoreConfig(),
-        batch_tokens=4_096, cuda=False, threads=2,
-    )  # fmt: skip
+        tokens=world["tokens"],
+        model=tmp_path / "model",
+        pairs=tmp_path / "pairs.npy",
+        config=ScoreConfig(),
+        batch_tokens=4_096,
+        cuda=False,
+        threads=2,
+    )
     pairs = [(world["queries"]["text"][query], world["texts"][document]) for query, document in rows]
     exact = Theirs(str(tmp_path / "model"), device="cpu", local_files_only=True).predict(pairs, show_progress_bar=False)
     scores = scorer.scores(rows)[0]
@@ -131,17 +142,38 @@ def learnt(
     groups, trained = out / "groups", out / "trained"
     groups.mkdir(), trained.mkdir()
     mine(
-        groups, toy.INLINE, data=world["data"], tokens=world["tokens"], ranking=None, split="train",
-        groups=updates * batch, seed=[1], config=MineConfig(negatives=0, random=negatives),
-    )  # fmt: skip
+        groups,
+        toy.INLINE,
+        data=world["data"],
+        tokens=world["tokens"],
+        ranking=None,
+        split="train",
+        groups=updates * batch,
+        seed=[1],
+        config=MineConfig(negatives=0, random=negatives),
+    )
     config = TrainConfig(
-        updates=updates, batch=batch, learning_rate=RATES[objective], schedule="constant", warmup=0.0, clip=None,
-        losses=[loss], log_every=1,
-    )  # fmt: skip
+        updates=updates,
+        batch=batch,
+        learning_rate=RATES[objective],
+        schedule="constant",
+        warmup=0.0,
+        clip=None,
+        losses=[loss],
+        log_every=1,
+    )
     train(
-        trained, toy.INLINE, objective=objective, rows=groups, dev=None, data=world["data"], tokens=world["tokens"],
-        start=world[objective], seed=[1], config=config,
-    )  # fmt: skip
+        trained,
+        toy.INLINE,
+        objective=objective,
+        rows=groups,
+        dev=None,
+        data=world["data"],
+        tokens=world["tokens"],
+        start=world[objective],
+        seed=[1],
+        config=config,
+    )
     name = f"cross_entropy ({loss.over})"
     ours = [json.loads(line)[name] for line in (trained / "metrics.jsonl").read_text().splitlines()]
 

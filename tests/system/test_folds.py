@@ -101,8 +101,12 @@ def test_what_is_of_several_folds_cannot_be_exported(folded: Place, tmp_path: Pa
 def test_no_fold_s_retriever_is_taken_for_the_experiment_s(judged: Path, encoder: Path, tmp_path: Path) -> None:
     """Each has been trained on queries that the others measure."""
     folds = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, tiny.dpr(judged, encoder)))
-    over = {"recipe": "zeroshot", "experiment": str(folds), "k": 9,
-            "collections": {"one": {"data": {"format": "beir", "path": str(judged)}}}}  # fmt: skip
+    over = {
+        "recipe": "zeroshot",
+        "experiment": str(folds),
+        "k": 9,
+        "collections": {"one": {"data": {"format": "beir", "path": str(judged)}}},
+    }
     with pytest.raises(
         UserError, match=r"experiment: .*folds\.yaml: has several last retrievers, one a fold; accepted"
     ):
@@ -111,8 +115,12 @@ def test_no_fold_s_retriever_is_taken_for_the_experiment_s(judged: Path, encoder
 
 def test_a_fold_has_the_systems_that_adapt_itself_adds(judged: Path, encoder: Path, tmp_path: Path) -> None:
     inner = {key: value for key, value in tiny.adapt(judged, encoder).items() if key != "rm3"}
-    names = {one.name for one in experiments.read(
-        tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path).outcome.systems}  # fmt: skip
+    names = {
+        one.name
+        for one in experiments.read(
+            tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path
+        ).outcome.systems
+    }
     assert {"BM25 with RM3", "start model by neighbours", "retriever 1"} <= names
 
 

@@ -89,9 +89,15 @@ heavy = {"torch", "transformers", "ray", "faiss", "jnius", "pyserini", "sentence
 print(sorted(heavy & sys.modules.keys()))
 """
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "SPARRING_DATA": str(tmp_path), "PYTHONHASHSEED": "7",
-        "TZ": "Pacific/Chatham", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "3", "SPARRING_STORE": str(tmp_path),
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "SPARRING_DATA": str(tmp_path),
+        "PYTHONHASHSEED": "7",
+        "TZ": "Pacific/Chatham",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "3",
+        "SPARRING_STORE": str(tmp_path),
+    }
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     kept = json.loads(DIGESTS.read_text())

@@ -107,9 +107,12 @@ def test_two_drivers_at_once(begun: Place, played: Place) -> None:
 # Through real Ray
 
 RAY: dict[str, Any] = {
-    "mode": "ray", "object_store_mb": 100, "map": {"workers": 2, "threads": 1}, "train": {"workers": 1, "threads": 1},
+    "mode": "ray",
+    "object_store_mb": 100,
+    "map": {"workers": 2, "threads": 1},
+    "train": {"workers": 1, "threads": 1},
     "retries": 2,
-}  # fmt: skip
+}
 
 
 @pytest.fixture

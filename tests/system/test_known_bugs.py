@@ -25,8 +25,10 @@ SEEN_BY = {
     "too little is retrieved, as positives are taken out of it": [
         "workflows/steps/test_mine.py::the_ranks_that_are_read_leave_room_for_positives"
     ],
-    "a collection smaller than k": ["components/retrieval/test_topk.py::more_than_there_is_gives_all_there_is",
-                                    "workflows/steps/test_search.py::mistakes_change_nothing"],
+    "a collection smaller than k": [
+        "components/retrieval/test_topk.py::more_than_there_is_gives_all_there_is",
+        "workflows/steps/test_search.py::mistakes_change_nothing",
+    ],
     "FAISS's -1 is taken for a document": [
         "components/retrieval/test_index.py::no_document_is_nothing_rather_than_minus_one"
     ],
@@ -87,12 +89,15 @@ SEEN_BY = {
         "workflows/steps/test_score.py::what_lies_beyond_the_depth_follows_in_its_old_order",
         "components/evaluation/test_measures.py::values_are_those_of_ir_measures",
     ],
-    "memory grows with the collection": ["workflows/steps/test_ingest.py::memory_does_not_grow_with_the_collection",
-                                         "workflows/steps/test_search.py::vectors_are_mapped_while_they_are_looked_at"],
-    "work is lost with the driver or its machine": [
-        "system/test_object_store.py::a_driver_that_vanished_with_its_machine", "system/test_kill_loop.py::thirty_kills"
+    "memory grows with the collection": [
+        "workflows/steps/test_ingest.py::memory_does_not_grow_with_the_collection",
+        "workflows/steps/test_search.py::vectors_are_mapped_while_they_are_looked_at",
     ],
-}  # fmt: skip
+    "work is lost with the driver or its machine": [
+        "system/test_object_store.py::a_driver_that_vanished_with_its_machine",
+        "system/test_kill_loop.py::thirty_kills",
+    ],
+}
 """A file of tests, and how one of them begins."""
 
 

@@ -86,11 +86,19 @@ def test_two_workers_train_as_one_process(
     for name, cluster in (("one", toy.INLINE), ("two", ray)):
         (tmp_path / name).mkdir()
         summary = train(
-            tmp_path / name, cluster, objective=objective, rows=data, dev=data, data=data, tokens=tokens,
-            start=retriever, seed=[1], config=toy.train_config(
+            tmp_path / name,
+            cluster,
+            objective=objective,
+            rows=data,
+            dev=data,
+            data=data,
+            tokens=tokens,
+            start=retriever,
+            seed=[1],
+            config=toy.train_config(
                 updates=3, batch=8, log_every=1, losses=[loss], validate_on_dev={"every": 3, "measure": "loss"}
             ),
-        )  # fmt: skip
+        )
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)

@@ -80,8 +80,16 @@ def test_a_run_is_the_same_as_on_a_disk(
     assert out.splitlines()[:12] == table
     again = (place.runs / "tiny" / "report.html").read_text()
     assert len(re.findall("<svg", again)) == len(re.findall("<svg", report))
-    for words in (["plan"], ["show"], ["show", "data"], ["show", "--watch"], ["search", "river", "-k", "3", *WHICH],
-                  ["report"], ["export", str(place.folder / "out"), *WHICH], ["clean", "--dry-run"]):  # fmt: skip
+    for words in (
+        ["plan"],
+        ["show"],
+        ["show", "data"],
+        ["show", "--watch"],
+        ["search", "river", "-k", "3", *WHICH],
+        ["report"],
+        ["export", str(place.folder / "out"), *WHICH],
+        ["clean", "--dry-run"],
+    ):
         shutil.rmtree(cache, ignore_errors=True)
         assert place(*words) == 0, words
     assert exported_files(place.folder / "out") == exported(disk, place.folder / "theirs")
@@ -115,9 +123,14 @@ sys.exit(main(sys.argv[1:]))
 
 
 APART: dict[str, Any] = {
-    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "map": {"workers": 3, "threads": 1},
-    "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
-}  # fmt: skip
+    "mode": "ray",
+    "address": "auto",
+    "device": "cpu",
+    "retries": 0,
+    "map": {"workers": 3, "threads": 1},
+    "java": {"workers": 2, "threads": 1},
+    "train": {"workers": 2, "threads": 1},
+}
 
 
 def on_nodes(place: Remote) -> None:
@@ -277,8 +290,10 @@ def test_a_driver_that_vanished_with_its_machine(
     shutil.rmtree(cache)
     assert killing.run(place, "never") == 0
     assert_same(place, disk)
-    logs = [[json.loads(line)["update"] for line in path.read_text().splitlines()]
-            for path in place.store.glob("train-*/metrics.jsonl")]  # fmt: skip
+    logs = [
+        [json.loads(line)["update"] for line in path.read_text().splitlines()]
+        for path in place.store.glob("train-*/metrics.jsonl")
+    ]
     assert logs
     assert all(log == list(range(1, len(log) + 1)) for log in logs)
 
@@ -288,11 +303,15 @@ def test_two_drivers_at_once(place: Remote, disk: Place, cache: Path, tmp_path: 
     command = [sys.executable, "-m", "workflows", *place.words("run")]
     drivers = [
         subprocess.Popen(
-            [*command[:5], "--runs", str(tmp_path / f"runs{number}"), *command[7:]], cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "SPARRING_CACHE": f"{cache}{number}"},
+            [*command[:5], "--runs", str(tmp_path / f"runs{number}"), *command[7:]],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "SPARRING_CACHE": f"{cache}{number}"},
         )
         for number in range(2)
-    ]  # fmt: skip
+    ]
     said = [driver.communicate() for driver in drivers]
     assert [driver.returncode for driver in drivers] == [0, 0], said
     ours = [re.findall(r"\] (.*): done in", err) for _, err in said]
@@ -354,9 +373,13 @@ def test_missing_credentials_or_a_missing_package_are_named(
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_") or "METADATA" in k}
     command = [sys.executable, "-m", "workflows", *place.words("plan")]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False,
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**environment, "HOME": str(cache), "AWS_CONFIG_FILE": "", "AWS_SHARED_CREDENTIALS_FILE": ""},
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     why = "Unable to locate credentials; credentials and endpoint are AWS_... variables"
     assert done.stderr == f"error: --store {place.where}: {why}\n"

@@ -72,8 +72,10 @@ def test_the_workers_of_every_step_have_their_gpus(tmp_path: Path) -> None:
     workers has its own."""
     done = placed(tmp_path, score={"workers": 2, "gpus": 0.5})
     assert done.returncode == 0, done.stderr
-    models, java, scores = ([json.loads(path.read_text()) for path in (tmp_path / name).glob("[0-9]*")]
-                            for name in ("models", "java", "scores"))  # fmt: skip
+    models, java, scores = (
+        [json.loads(path.read_text()) for path in (tmp_path / name).glob("[0-9]*")]
+        for name in ("models", "java", "scores")
+    )
     assert all(len(one["gpus"]) == 1 for one in models)
     assert len({one["process"] for one in models}) == len({one["gpus"][0] for one in models})
     assert {tuple(one["gpus"]) for one in java} == {()}

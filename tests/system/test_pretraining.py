@@ -30,10 +30,18 @@ def test_two_workers_train_as_one_process(
     for place, cluster in (("one", toy.INLINE), ("two", ray)):
         (tmp_path / place).mkdir()
         summary = train(
-            tmp_path / place, cluster, objective=variant.objective, rows=data, dev=data, data=data, tokens=tokens,
-            start=retriever, seed=[1], config=toy.train_config(**options, validate_on_dev=look),
+            tmp_path / place,
+            cluster,
+            objective=variant.objective,
+            rows=data,
+            dev=data,
+            data=data,
+            tokens=tokens,
+            start=retriever,
+            seed=[1],
+            config=toy.train_config(**options, validate_on_dev=look),
             **variant.own(language_model),
-        )  # fmt: skip
+        )
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "one"), lines(tmp_path / "two"), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)
@@ -99,8 +107,10 @@ def test_the_rivals_are_options_of_the_recipe(
 ) -> None:
     config = recipe(beir, encoder)
     config["pretrain"] = {
-        "objective": objective, **options, "train": tiny.training(over="batch", updates=2, batch=8),
-    }  # fmt: skip
+        "objective": objective,
+        **options,
+        "train": tiny.training(over="batch", updates=2, batch=8),
+    }
     place = tiny.place(tmp_path, config)
     assert place("run", "--until", "pre-training") == 0
     assert len(lines(place.artifact("pre-training"))) == 2

@@ -18,9 +18,14 @@ from tests.support.tiny import ROOT, Place
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROFILE: dict[str, Any] = {
-    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0,
-    "map": {"workers": 2, "threads": 1}, "java": {"workers": 1, "threads": 1}, "train": {"workers": 1, "threads": 1},
-}  # fmt: skip
+    "mode": "ray",
+    "address": "auto",
+    "device": "cpu",
+    "retries": 0,
+    "map": {"workers": 2, "threads": 1},
+    "java": {"workers": 1, "threads": 1},
+    "train": {"workers": 1, "threads": 1},
+}
 
 FILLING = """
 import sys

@@ -32,9 +32,15 @@ lucene._Retrieval, search._Searching = workers.UnhurriedRetrieval, workers.Unhur
 sys.exit(main(sys.argv[1:]))
 """
 PROFILE: dict[str, Any] = {
-    "mode": "ray", "address": "auto", "device": "cpu", "retries": 0, "max_tokens_per_pass": 256,
-    "map": {"workers": 3, "threads": 1}, "java": {"workers": 2, "threads": 1}, "train": {"workers": 2, "threads": 1},
-}  # fmt: skip
+    "mode": "ray",
+    "address": "auto",
+    "device": "cpu",
+    "retries": 0,
+    "max_tokens_per_pass": 256,
+    "map": {"workers": 3, "threads": 1},
+    "java": {"workers": 2, "threads": 1},
+    "train": {"workers": 2, "threads": 1},
+}
 
 
 def on_nodes(script: str, place: Place) -> str:
@@ -154,8 +160,9 @@ def test_a_run_survives_the_loss_of_nodes(
     place = tiny.place(tmp_path / "lost", tree, **profile)
     said = on_nodes(LOSING, place)
     assert [line for line in said.splitlines() if line.startswith("lost")] == [
-        "lost a node: fill_batch", "lost a node: RayTrainWorker",
-    ]  # fmt: skip
+        "lost a node: fill_batch",
+        "lost a node: RayTrainWorker",
+    ]
     other = tiny.place(tmp_path / "undisturbed", tree, **{**profile, "address": None, "object_store_mb": 100})
     assert killing.run(other, "slowly") == 0
     assert tiny.results(place.store) == tiny.results(other.store)

@@ -23,16 +23,21 @@ from tests.support import tiny
 from tests.support.tiny import Place
 
 PLANTED = {
-    "HF_TOKEN": "hf_planted-in-the-environment", "HUGGING_FACE_HUB_TOKEN": "hf_planted-under-its-old-name",
-    "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED", "AWS_SECRET_ACCESS_KEY": "planted-secret-of-a-bucket",
-    "AWS_SESSION_TOKEN": "planted-session-of-a-bucket", "RAY_AUTH_TOKEN": "planted-token-of-a-cluster",
-    "SPARRING_TOKEN": "planted-token-of-a-service", "WANDB_API_KEY": "planted-key-of-a-tracker",
-    "OPENAI_API_KEY": "sk-planted-key", "MLFLOW_TRACKING_PASSWORD": "planted-password-of-a-tracker",
+    "HF_TOKEN": "hf_planted-in-the-environment",
+    "HUGGING_FACE_HUB_TOKEN": "hf_planted-under-its-old-name",
+    "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED",
+    "AWS_SECRET_ACCESS_KEY": "planted-secret-of-a-bucket",
+    "AWS_SESSION_TOKEN": "planted-session-of-a-bucket",
+    "RAY_AUTH_TOKEN": "planted-token-of-a-cluster",
+    "SPARRING_TOKEN": "planted-token-of-a-service",
+    "WANDB_API_KEY": "planted-key-of-a-tracker",
+    "OPENAI_API_KEY": "sk-planted-key",
+    "MLFLOW_TRACKING_PASSWORD": "planted-password-of-a-tracker",
     "MLFLOW_TRACKING_URI": "https://somebody:planted-in-a-url@127.0.0.1:9",
     "HF_ENDPOINT": "https://somebody:planted-in-an-endpoint@127.0.0.1:9",
     "AWS_ENDPOINT_URL": "http://somebody:planted-in-an-address@127.0.0.1:9",
     "HTTPS_PROXY": "http://somebody:planted-in-a-proxy@127.0.0.1:9",
-}  # fmt: skip
+}
 
 
 def left(folder: Path) -> list[Path]:
@@ -61,9 +66,13 @@ def holding(folder: Path, secrets: set[str]) -> list[Path]:
 
 
 def test_no_secret_is_printed_or_kept(
-    played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    played: Place,
+    beir: Path,
+    encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """By a run, by what reads it and exports it, and by what goes wrong. One is found where it is written."""
     for name, value in PLANTED.items():
         monkeypatch.setenv(name, value)
@@ -71,8 +80,18 @@ def test_no_secret_is_printed_or_kept(
     place = tiny.place(tmp_path / "place", tiny.dpr(beir, encoder))
     shutil.copytree(played.artifact("bm25 index"), place.store / played.artifact("bm25 index").name)
     out = place.folder / "out"
-    commands = ("plan", "run", "show", "show retriever", "report", f"record {place.folder / 'record.json'}",
-                "search barami", f"export {out}", "clean", "doctor")  # fmt: skip
+    commands = (
+        "plan",
+        "run",
+        "show",
+        "show retriever",
+        "report",
+        f"record {place.folder / 'record.json'}",
+        "search barami",
+        f"export {out}",
+        "clean",
+        "doctor",
+    )
     for words in map(str.split, commands):
         assert place(*words) == 0, words
     assert place("run", "--set", "train.losses.0.function=tests.system.test_secrets.unreachable") == 1

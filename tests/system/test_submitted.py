@@ -83,10 +83,20 @@ def started(port: int) -> Iterator[Head]:
     environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
     other = [free_port() for _ in range(2)]
     command = [
-        str(binaries / "ray"), "start", "--head", "--block", f"--port={other[0]}", "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={port}", "--dashboard-agent-listen-port=0", f"--ray-client-server-port={other[1]}",
-        f"--temp-dir={folder}", "--num-cpus=4", f"--object-store-memory={200 * 2**20}", "--disable-usage-stats",
-    ]  # fmt: skip
+        str(binaries / "ray"),
+        "start",
+        "--head",
+        "--block",
+        f"--port={other[0]}",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={port}",
+        "--dashboard-agent-listen-port=0",
+        f"--ray-client-server-port={other[1]}",
+        f"--temp-dir={folder}",
+        "--num-cpus=4",
+        f"--object-store-memory={200 * 2**20}",
+        "--disable-usage-stats",
+    ]
     with (folder / "said").open("w") as said:
         # Not in the repository: the code must come with the job.
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
@@ -119,9 +129,13 @@ def place(played: Place, beir: Path, encoder: Path, tmp_path: Path) -> Place:
     for label in ("data", "bm25 index"):
         shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
     profile = {
-        "mode": "ray", "device": "cpu", "max_tokens_per_pass": 256, "retries": 0, "train": {"workers": 1, "threads": 1},
+        "mode": "ray",
+        "device": "cpu",
+        "max_tokens_per_pass": 256,
+        "retries": 0,
+        "train": {"workers": 1, "threads": 1},
         "map": {"workers": 2, "threads": 1},
-    }  # fmt: skip
+    }
     tiny.write(place.folder / "cluster.yaml", profile)
     return place
 

@@ -35,9 +35,11 @@ HANGS = 300.0
 FORK_SOCKET = "pymp-12345678/listener-12345678"
 """The path of the fork server's socket inside the folder for temporary files."""
 PRELOADED = [
-    "sparring.workflows.command_line", "sparring.components.training.loop", "sparring.components.models.pretrained",
+    "sparring.workflows.command_line",
+    "sparring.components.training.loop",
+    "sparring.components.models.pretrained",
     "tensorboardX",
-]  # fmt: skip
+]
 
 
 class Broken(Exception):
@@ -114,9 +116,16 @@ class Killer:
     """Chooses what is killed next, and when: keyed by a seed and the number of the choice."""
 
     def __init__(
-        self, kinds: list[str], count: int, seed: int, on_kill: Callable[[Kill], None], *, artifacts: int = 0,
-        seconds: float = 0.0, retries: int = MAX_DEATHS,
-    ) -> None:  # fmt: skip
+        self,
+        kinds: list[str],
+        count: int,
+        seed: int,
+        on_kill: Callable[[Kill], None],
+        *,
+        artifacts: int = 0,
+        seconds: float = 0.0,
+        retries: int = MAX_DEATHS,
+    ) -> None:
         """`artifacts` and `seconds` are those of the undisturbed run."""
         self.left, self._choices = count, 0
         self._kinds, self._seed, self._artifacts, self._seconds = kinds, seed, artifacts, seconds

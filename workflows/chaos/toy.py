@@ -57,9 +57,13 @@ def write_encoder(folder: Path) -> Path:
 
     tokenizer = bert_tokenizer()
     config = transformers.BertConfig(
-        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
         max_position_embeddings=96,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = transformers.AutoModel.from_config(config)
@@ -73,9 +77,13 @@ def experiment(collection: Path, encoder: Path, *, workers: int) -> dict[str, An
 
     def training(loss: str = CROSS_ENTROPY, over: str = "group") -> dict[str, Any]:
         return {
-            "updates": UPDATES, "batch": workers * -(-BATCH // workers), "learning_rate": 1e-3, "precision": "fp32",
-            "log_every": 1, "losses": [{"function": loss, "over": over}],
-        }  # fmt: skip
+            "updates": UPDATES,
+            "batch": workers * -(-BATCH // workers),
+            "learning_rate": 1e-3,
+            "precision": "fp32",
+            "log_every": 1,
+            "losses": [{"function": loss, "over": over}],
+        }
 
     model = {"model": str(encoder), "pooling": "mean", "dropout": 0.1}
     scoring = {"precision": "fp32", "shard": SHARD}
@@ -98,4 +106,4 @@ def experiment(collection: Path, encoder: Path, *, workers: int) -> dict[str, An
         "score": scoring,
         "rerank": {**scoring, "depth": 10},
         "gate": False,
-    }  # fmt: skip
+    }

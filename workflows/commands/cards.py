@@ -46,9 +46,7 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
         adapted = tower / BASE
         base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
         kind = read_json(tower / "config.json")["model_type"] if base is None else ""
-        made = model_card.retriever_card(
-            config, origin, onnx=onnx, encoder=ENCODERS.get(kind, "AutoModel"), base=base
-        )  # fmt: skip
+        made = model_card.retriever_card(config, origin, onnx=onnx, encoder=ENCODERS.get(kind, "AutoModel"), base=base)
     else:
         code = (folder / RANKER_CODE).exists()
         ranker = ResolvedCrossEncoderConfig.model_validate_json(text)
@@ -68,7 +66,8 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
     subject = read[0] if elsewhere else outcome.data
     named = {node.fingerprint: collection_name(node, outcome) for node in read}
     return Origin(
-        recipe=str(experiment.config.recipe), command=command,
+        recipe=str(experiment.config.recipe),
+        command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
         commit=record["code"].get("commit"),
         collection=collection_name(subject, outcome),
@@ -80,9 +79,11 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
         read=list(dict.fromkeys(named[node.fingerprint] for node in read)),
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         measured=_measured(model, experiment, store),
-        summed=own is not None and own.ranker is not None and own.ranking is not None
+        summed=own is not None
+        and own.ranker is not None
+        and own.ranking is not None
         and own.ranking.function is add_prior,
-    )  # fmt: skip
+    )
 
 
 def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
@@ -131,8 +132,10 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
         rows = [one for one in means if (one["collection"], one["split"]) == (collection, split)]
         shown = [
             Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
-            for name in names for one in rows if one["system"] == name
-        ]  # fmt: skip
+            for name in names
+            for one in rows
+            if one["system"] == name
+        ]
         found += [Measures(collection, split, shown, averaged=collection == AVERAGE)] if shown else []
     return found
 

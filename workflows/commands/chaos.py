@@ -32,10 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="another one, other moments (default: 1)")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER",
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
         help="an empty or new folder for the toy and the runs, which then stay, with their logs; all nodes must see it "
         "(default: a folder beside the store, which goes when all is well)",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -84,9 +86,10 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     cluster = cluster.model_copy(update={"save_seconds": SAVE_SECONDS})
     profile.write_text(yaml_text(cluster.model_dump(mode="json")))
     tree = toy.experiment(
-        toy.write_collection(folder / "collection"), toy.write_encoder(folder / "encoder"),
+        toy.write_collection(folder / "collection"),
+        toy.write_encoder(folder / "encoder"),
         workers=cluster.train.workers or 1,
-    )  # fmt: skip
+    )
     config.write_text(yaml_text(tree))
 
     def on_kill(kill: Kill) -> None:
@@ -100,7 +103,7 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     print(f"undisturbed: {alone:.0f} s, {undisturbed.finished()} artifacts", flush=True)
     killer = Killer(
         kinds, count, seed, on_kill, artifacts=undisturbed.finished(), seconds=alone, retries=cluster.retries
-    )  # fmt: skip
+    )
     runs = starts = 0
     began = time.monotonic()
     while killer.left:

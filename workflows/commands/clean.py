@@ -56,10 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be dropped")
     parser.add_argument(
-        "--whole", action="store_true",
+        "--whole",
+        action="store_true",
         help="remove the run's artifacts, finished or not, that no other run in the folder of runs (--runs) uses; its "
         "report stays",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -68,8 +69,10 @@ def call(arguments: argparse.Namespace) -> None:
     if not arguments.whole and pending(experiment.wanted, store):
         if not store.started(graph(experiment.wanted)):
             raise UserError("nothing of it has been run")
-        raise UserError("the run is not finished; clean drops what only an unfinished run still needs; accepted: "
-                        "--whole, which removes all of it")  # fmt: skip
+        raise UserError(
+            "the run is not finished; clean drops what only an unfinished run still needs; accepted: "
+            "--whole, which removes all of it"
+        )
     if arguments.dry_run:
         _free(arguments, experiment, store)
         return
@@ -110,8 +113,10 @@ def _beside(experiment: Experiment) -> Iterator[Experiment]:
             try:
                 other = experiments.read(run, [], run.parent)
             except UserError as error:
-                raise UserError(f"{run} may use what would be removed, and its config cannot be read; mend that, or "
-                                f"remove the folder: {error}") from None  # fmt: skip
+                raise UserError(
+                    f"{run} may use what would be removed, and its config cannot be read; mend that, or "
+                    f"remove the folder: {error}"
+                ) from None
             if run != experiment.run or _names(other) != own:
                 yield other
 
@@ -146,9 +151,12 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact
         )
     used = {name for other in beside for name in _names(other)}
     used |= {
-        Path(link.readlink()).name for run in experiment.run.parent.glob("*")
-        if run != experiment.run and is_run(run) for link in run.iterdir() if link.is_symlink()
-    }  # fmt: skip
+        Path(link.readlink()).name
+        for run in experiment.run.parent.glob("*")
+        if run != experiment.run and is_run(run)
+        for link in run.iterdir()
+        if link.is_symlink()
+    }
     used |= {name for table in _tables_beside(experiment) for trial in table.trials for name in trial.artifacts}
     started = store.started(nodes)
     for node in nodes:

@@ -57,8 +57,10 @@ def described(parser: argparse.ArgumentParser) -> tuple[list[Option], list[Comma
 
 def _options(parser: argparse.ArgumentParser) -> list[Option]:
     shown = [one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS]
-    return [Option(list(one.option_strings), _plain(one.help or ""), None if one.nargs == 0 else _kind(one))
-            for one in shown]  # fmt: skip
+    return [
+        Option(list(one.option_strings), _plain(one.help or ""), None if one.nargs == 0 else _kind(one))
+        for one in shown
+    ]
 
 
 def _kind(action: argparse.Action) -> str:

@@ -15,20 +15,27 @@ from sparring.workflows.commands.opening import check_output
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "checkpoint", type=Path, nargs="+", metavar="CHECKPOINT",
+        "checkpoint",
+        type=Path,
+        nargs="+",
+        metavar="CHECKPOINT",
         help="a file in safetensors, or a hub's folder with one; two for a retriever with an encoder in each",
-    )  # fmt: skip
+    )
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there")
     parser.add_argument(
-        "--model", required=True, metavar="MODEL",
+        "--model",
+        required=True,
+        metavar="MODEL",
         help="what it was trained from, for its shape and its tokenizer: a name of the hub or a folder; for CODER the "
         "retriever whose document vectors it was trained with",
-    )  # fmt: skip
+    )
     parser.add_argument("--query-tokens", type=int, metavar="N", help="of a retriever (default: 32)")
     parser.add_argument(
-        "--document-tokens", type=int, metavar="N",
+        "--document-tokens",
+        type=int,
+        metavar="N",
         help="(default: 256; of a reader, where they are a question's with its passage: 250)",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -44,8 +51,9 @@ def call(arguments: argparse.Namespace) -> None:
     of_query, of_document = arguments.query_tokens, arguments.document_tokens
     if checkpoints.has_reader(paths):
         if of_query is not None:
-            raise UserError("--query-tokens: a reader cuts a question together with its passage; accepted: "
-                            "--document-tokens")  # fmt: skip
+            raise UserError(
+                "--query-tokens: a reader cuts a question together with its passage; accepted: --document-tokens"
+            )
         lengths = {} if of_document is None else {"passage_tokens": of_document}
         asked = parse(ReaderConfig, {"model": arguments.model, **lengths}, where="convert")
         reader, tokenizer = checkpoints.reader(paths[0], asked)
@@ -53,8 +61,10 @@ def call(arguments: argparse.Namespace) -> None:
         with new_folder(folder) as place:
             checkpoints.write(reader, tokenizer, place)
     else:
-        lengths = {"query_tokens": 32 if of_query is None else of_query,
-                   "document_tokens": 256 if of_document is None else of_document}  # fmt: skip
+        lengths = {
+            "query_tokens": 32 if of_query is None else of_query,
+            "document_tokens": 256 if of_document is None else of_document,
+        }
         config = parse(DualEncoderConfig, {"model": arguments.model, **lengths}, where="convert")
         model, tokenizer, layout = checkpoints.retriever(paths, config)
         about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"

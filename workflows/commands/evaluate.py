@@ -18,17 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ranking", type=Path, metavar="RANKING", help="a TREC run file")
     parser.add_argument("qrels", type=Path, metavar="QRELS", help="a TREC or BEIR qrels file")
     parser.add_argument(
-        "--against", type=Path, metavar="RANKING",
+        "--against",
+        type=Path,
+        metavar="RANKING",
         help="another run file: print the difference to it and p (paired randomization over the queries)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--common", action="store_true",
+        "--common",
+        action="store_true",
         help="measure on the queries that every ranking has results for, where else those without count 0",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--measures", nargs="+", default=["RR@10", "nDCG@10", "R@100"], metavar="MEASURE",
+        "--measures",
+        nargs="+",
+        default=["RR@10", "nDCG@10", "R@100"],
+        metavar="MEASURE",
         help="in the names of ir_measures (default: RR@10 nDCG@10 R@100)",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -46,8 +52,11 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.qrels}: no query has a relevant document")
     judged, asked = (len(pc.unique(of["query_id"])) for of in (qrels, relevant))
     if asked < judged:
-        print(f"{arguments.qrels}: {judged - asked:,} of {judged:,} queries have no relevant document, and are left "
-              "out (trec_eval and ir_measures count them 0)", file=sys.stderr)  # fmt: skip
+        print(
+            f"{arguments.qrels}: {judged - asked:,} of {judged:,} queries have no relevant document, and are left "
+            "out (trec_eval and ir_measures count them 0)",
+            file=sys.stderr,
+        )
     files = [path for path in (arguments.ranking, arguments.against) if path is not None]
     rankings = [trec.read_ranking(path) for path in files]
     if arguments.common:
@@ -101,5 +110,8 @@ def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> N
         print(f"{path}: {lacking:,} of {len(queries):,} queries have no results, and count 0", file=sys.stderr)
     if not pc.any(pc.is_in(own["doc_id"], relevant["doc_id"].combine_chunks())).as_py():
         names = [repr(column[0].as_py()) for column in (own["doc_id"], relevant["doc_id"])]
-        print(f"{path}: has no relevant document of any query: its documents are such as {names[0]}, in {judged} "
-              f"{names[1]}", file=sys.stderr)  # fmt: skip
+        print(
+            f"{path}: has no relevant document of any query: its documents are such as {names[0]}, in {judged} "
+            f"{names[1]}",
+            file=sys.stderr,
+        )

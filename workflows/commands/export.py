@@ -46,23 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="a directory that is not there, or empty")
     parser.add_argument(
-        "--system", metavar="NAME",
+        "--system",
+        metavar="NAME",
         help="the system for the folder `system`, as the run's table calls it (default, of those that a folder can "
         f"have: {systems.DEFAULT})",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--groups", choices=list(group_files.FORMATS), metavar="FORMAT",
+        "--groups",
+        choices=list(group_files.FORMATS),
+        metavar="FORMAT",
         help="write the run's groups too, as training data of another project: " + ", ".join(group_files.FORMATS),
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--adapters", action="store_true",
+        "--adapters",
+        action="store_true",
         help="leave a trained adapter apart, as peft loads it over its base (default: merged, so that the folder needs "
         "nothing else); the folder `system` always has it merged",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--onnx", action="store_true",
+        "--onnx",
+        action="store_true",
         help="write the retriever's and the ranker's encoders as ONNX files too, and compare what they give with ours",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:

@@ -79,11 +79,15 @@ def call(arguments: argparse.Namespace) -> None:
         if case := ids_of_other_form(arguments.folder, keys):
             steps = (f"mend the files: {case}",)
         elif keys["format"] in ("tables", "parquet"):
-            steps = (f"say in {file} which columns have the ids that the judgements name:",
-                     "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}")  # fmt: skip
+            steps = (
+                f"say in {file} which columns have the ids that the judgements name:",
+                "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}",
+            )
         else:
-            steps = ("mend the files: no judgement names both a query and a document by the ids that these have, with "
-                     "the same case",)  # fmt: skip
+            steps = (
+                "mend the files: no judgement names both a query and a document by the ids that these have, with "
+                "the same case",
+            )
     elif not found.queries.count and (left := [table.name for table in unused(arguments.folder, keys)]):
         steps = (*_to_use(left, keys, arguments.folder, file), *steps)
     print(f"\nwrote {file}\nnext:  " + "\n       ".join(map(printable, steps)))
@@ -99,14 +103,18 @@ def summary(found: Inspection) -> list[str]:
     lines.append(f"{queries.count - again:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
     lines += _samples(queries.samples)
     if again:
-        lines.append(f"  {again:,} more row{'' if again == 1 else 's'} of the same queries, as where each judgement or "
-                     "answer has a row")  # fmt: skip
+        lines.append(
+            f"  {again:,} more row{'' if again == 1 else 's'} of the same queries, as where each judgement or "
+            "answer has a row"
+        )
     if same := queries.texts.repeated() - again:
         lines.append(f"  {_have(same)} the text of an earlier one")
     for split, count in found.by_split.items():
         judged = found.judged_by_split[split]
-        lines.append(f"  split {split}: {count:,} queries, {judged:,} with a relevant document, "
-                     f"{found.judgements[split]:,} judgements")  # fmt: skip
+        lines.append(
+            f"  split {split}: {count:,} queries, {judged:,} with a relevant document, "
+            f"{found.judgements[split]:,} judgements"
+        )
     if found.judgements:
         grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(found.grades.items()))
         lines.append(f"  {relevant_documents(found.relevant)}; judgements by grade: {grades}")
@@ -166,10 +174,15 @@ COMMENTS = {
     "ids": "the Unicode form in which all ids are read and compared",
 }
 LAYOUTS = {
-    "beir": "BEIR's layout", "msmarco": "MS MARCO's layout", "dpr": "DPR's files", "parquet": "Parquet tables",
-    "lines": "a text file, a document a line", "tevatron": "Tevatron's training data",
-    "flagembedding": "FlagEmbedding's training data", "sentence_transformers": "training data of sentence-transformers",
-}  # fmt: skip
+    "beir": "BEIR's layout",
+    "msmarco": "MS MARCO's layout",
+    "dpr": "DPR's files",
+    "parquet": "Parquet tables",
+    "lines": "a text file, a document a line",
+    "tevatron": "Tevatron's training data",
+    "flagembedding": "FlagEmbedding's training data",
+    "sentence_transformers": "training data of sentence-transformers",
+}
 
 
 def _next(file: Path, found: Inspection) -> tuple[str, str]:
@@ -182,9 +195,11 @@ def _to_use(left: list[str], keys: Keys, folder: Path, file: Path) -> list[str]:
     """What to write where there are no queries, and tables that may have them are not used."""
     name = left[0] if len(left) == 1 else "FILE"
     ids = dict.fromkeys(numbered(folder, keys).values(), "THEIRS")
-    columns = {"documents": keys.get("columns", {}).get("documents", {}) | ids,
-               "queries": {"query_id": "THEIRS", "text": "THEIRS"},
-               "qrels": {"query_id": "THEIRS", "doc_id": "THEIRS"}}  # fmt: skip
+    columns = {
+        "documents": keys.get("columns", {}).get("documents", {}) | ids,
+        "queries": {"query_id": "THEIRS", "text": "THEIRS"},
+        "qrels": {"query_id": "THEIRS", "doc_id": "THEIRS"},
+    }
     wanted = {"format": "tables", "queries": name, "qrels": name, "graded": False, "split": "train", "columns": columns}
     return [
         f"not used: {listing(left)}; if queries or judgements are there, say so in {file} under `data`, with",
@@ -211,8 +226,10 @@ def _have(count: int) -> str:
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:
     """Some records, a line each; a terminal would obey control characters."""
-    return ["  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
-            for name, text in samples]  # fmt: skip
+    return [
+        "  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
+        for name, text in samples
+    ]
 
 
 def _first_bad(found: Inspection) -> str:

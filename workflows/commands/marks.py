@@ -45,8 +45,9 @@ def call(arguments: argparse.Namespace) -> None:
         folder = experiment.run
     file = arguments.marks or folder / FILE
     if not file.exists():
-        raise UserError(f"{file}: no such file; marks are made on the page of `serve` (of a finished run, or of an "
-                        "exported system)")  # fmt: skip
+        raise UserError(
+            f"{file}: no such file; marks are made on the page of `serve` (of a finished run, or of an exported system)"
+        )
     marks = Marks(file).all()
     try:
         if experiment is None:
@@ -61,8 +62,10 @@ def call(arguments: argparse.Namespace) -> None:
         raise
     from_marks = _counted(added.judgements, "judgement", "judgements")
     new = _counted(added.queries, "new query", "new queries")
-    print(f"{out}: {from_marks} from marks, {added.changed} of them in place of the collection's own; "
-          f"{new} in the split {split}")  # fmt: skip
+    print(
+        f"{out}: {from_marks} from marks, {added.changed} of them in place of the collection's own; "
+        f"{new} in the split {split}"
+    )
     if added.gone:
         print(f"left out: {_counted(added.gone, 'mark', 'marks')} of documents that are not there any more")
     print(f"To use it: data: {{format: beir, path: {out}}}")

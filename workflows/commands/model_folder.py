@@ -21,8 +21,10 @@ def copy(model: Path, to: Path, *, adapters: bool = False) -> None:
         shutil.copytree(model, to)
     elif adapters:
         if read_json(model / MODEL_CONFIG).get("pooling") == "maxsim":  # no config.json of theirs has its one score
-            raise UserError("--adapters: pooling: maxsim: sentence-transformers does not read it beside an adapter; "
-                            "accepted: without --adapters, which merges")  # fmt: skip
+            raise UserError(
+                "--adapters: pooling: maxsim: sentence-transformers does not read it beside an adapter; "
+                "accepted: without --adapters, which merges"
+            )
         shutil.copytree(model, to)
         for file in bases:
             _name_base(to / file.relative_to(model).parent)
@@ -35,8 +37,10 @@ def _name_base(folder: Path) -> None:
     base = Base.model_validate_json((folder / BASE).read_text())
     for key, as_it_is in {"layers": None, "weights": "pretrained", "attention": None}.items():
         if (value := getattr(base, key)) != as_it_is:
-            raise UserError(f"--adapters: the adapter's base has {key}: {value}, and peft would read another from "
-                            f"{base.model}; accepted: without --adapters, which merges")  # fmt: skip
+            raise UserError(
+                f"--adapters: the adapter's base has {key}: {value}, and peft would read another from "
+                f"{base.model}; accepted: without --adapters, which merges"
+            )
     located = locate_model(base.model)
     name = str(Path(located) / base.folder) if Path(located).is_dir() else located
     path = folder / "adapter_config.json"

@@ -29,9 +29,11 @@ ANOTHER_RUNS = "another folder (--runs FOLDER)"
 
 
 def add_config(
-    parser: argparse.ArgumentParser, accepted: str = "an experiment, such as configs/demo.yaml", *,
+    parser: argparse.ArgumentParser,
+    accepted: str = "an experiment, such as configs/demo.yaml",
+    *,
     optional: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add the arguments that name an experiment, which may be left out where it is `optional`."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help=accepted, nargs="?" if optional else None)
     add_assignments(parser)
@@ -54,17 +56,24 @@ class Assign(argparse.Action):
 def add_assignments(parser: argparse.ArgumentParser) -> None:
     """Add the argument that changes values of an experiment."""
     parser.add_argument(
-        "--set", action=Assign, default=[], metavar="KEY=VALUE", dest="assignments",
+        "--set",
+        action=Assign,
+        default=[],
+        metavar="KEY=VALUE",
+        dest="assignments",
         help="change a value: rounds=3, retriever.game.train.updates=200 (part of the experiment's identity)",
-    )  # fmt: skip
+    )
 
 
 def add_cluster(parser: argparse.ArgumentParser, default: Path = LAPTOP) -> None:
     """Add the argument that names a cluster profile."""
     parser.add_argument(
-        "--cluster", type=Path, default=default, metavar="FILE",
+        "--cluster",
+        type=Path,
+        default=default,
+        metavar="FILE",
         help=f"what to run on; never changes a result (default: cluster/{default.name})",
-    )  # fmt: skip
+    )
 
 
 def opened(arguments: argparse.Namespace, *, asks: bool = True) -> tuple[Experiment, Store]:
@@ -113,9 +122,13 @@ def other_runs(arguments: argparse.Namespace) -> str:
 def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:
     """Add an option that takes two runs in place of an experiment."""
     parser.add_argument(
-        option, nargs=2, type=Path, metavar="RUN", dest="pair",
+        option,
+        nargs=2,
+        type=Path,
+        metavar="RUN",
+        dest="pair",
         help=f"{does}: two folders of runs, such as runs/demo, or configs",
-    )  # fmt: skip
+    )
 
 
 def opened_pair(arguments: argparse.Namespace, option: str) -> list[Run] | None:

@@ -48,14 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="check that what this profile names can run it")
 
     parser.add_argument(
-        "--estimate", action="store_true",
+        "--estimate",
+        action="store_true",
         help="try a few batches, and say time, memory, disk and (price_per_hour in the profile) money of each step",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--assume", action="append", default=[], metavar="KEY=NUMBER",
+        "--assume",
+        action="append",
+        default=[],
+        metavar="KEY=NUMBER",
         help="estimate for a collection that is not here: documents=1e9, queries=500000, queries.test=7000, "
         "document_tokens=80, query_tokens=10",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -203,7 +207,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
 
 def _estimate(
     experiment: Experiment, store: Store, profile: Cluster, assumed: Mapping[str, float], tuned: TunedExperiment | None
-) -> None:  # fmt: skip
+) -> None:
     """Print the estimate, of a tuning also that of its trials; UserError where the run cannot fit."""
     here = site(profile, store.root)
     here.check()

@@ -46,8 +46,10 @@ def call(arguments: argparse.Namespace) -> None:
     if token and not token.isascii():
         raise UserError("push: HF_TOKEN: the token has other characters than a token of the hub; make one there")
     if not token:
-        raise UserError("push: there is no token for the hub; make one in your account's settings there, then `hf auth "
-                        "login`, or set HF_TOKEN")  # fmt: skip
+        raise UserError(
+            "push: there is no token for the hub; make one in your account's settings there, then `hf auth "
+            "login`, or set HF_TOKEN"
+        )
     with _named(name, api.endpoint):
         there = _content(api, name, arguments.revision)
         api.create_repo(name, private=arguments.private or None, exist_ok=True)
@@ -56,9 +58,12 @@ def call(arguments: argparse.Namespace) -> None:
         # What an earlier push left and this folder has not would be taken for a part of the model.
         old = sorted(there - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
         done = api.upload_folder(
-            repo_id=name, folder_path=folder, revision=arguments.revision, delete_patterns=old or None,
+            repo_id=name,
+            folder_path=folder,
+            revision=arguments.revision,
+            delete_patterns=old or None,
             commit_message="Upload with Sparring",
-        )  # fmt: skip
+        )
     print(f"{folder} is {done.commit_url}")
 
 
@@ -87,8 +92,10 @@ def _content(api: Any, name: str, revision: str | None) -> set[str]:
     if files - EMPTY and not files & set(OURS):
         some = sorted(files - EMPTY)
         more = f" and {len(some) - 3} more" if len(some) > 3 else ""
-        raise UserError(f"{name}: exists with other content ({listing(some[:3])}{more}); accepted: a new name, an "
-                        "empty repository, or one that this command has filled")  # fmt: skip
+        raise UserError(
+            f"{name}: exists with other content ({listing(some[:3])}{more}); accepted: a new name, an "
+            "empty repository, or one that this command has filled"
+        )
     return files
 
 

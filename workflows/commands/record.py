@@ -31,9 +31,12 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.file}: is there already, and no record of {told}; accepted: another FILE")
     folder = RunFolder(experiment, store)
     record = record_of(
-        folder.metrics(), folder.finished_steps(), experiment.outcome, config=located(arguments.config),
+        folder.metrics(),
+        folder.finished_steps(),
+        experiment.outcome,
+        config=located(arguments.config),
         assignments=arguments.assignments,
-    )  # fmt: skip
+    )
     arguments.file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(arguments.file) as path:
         path.write_text(text_of(record))

@@ -47,8 +47,10 @@ def call(arguments: argparse.Namespace) -> None:
     for path in named(arguments):
         name = experiments.name_of(located(path))
         if called.setdefault(name, path) != path:
-            raise UserError(f"{path}: its run would have the folder of {called[name]}'s, {arguments.runs / name}; "
-                            "accepted: files of different names")  # fmt: skip
+            raise UserError(
+                f"{path}: its run would have the folder of {called[name]}'s, {arguments.runs / name}; "
+                "accepted: files of different names"
+            )
     one_by_one(arguments, run_one)
 
 
@@ -79,9 +81,15 @@ def run_one(arguments: argparse.Namespace) -> None:
         waits, scores = list[float](), Scores(experiment.outcome.systems, store)
         _say_before(scores, waiting)
         executed = run_steps(
-            waiting, store, cluster, tracker, expected, first=scores.steps.keys(), on_waited=waits.append,
+            waiting,
+            store,
+            cluster,
+            tracker,
+            expected,
+            first=scores.steps.keys(),
+            on_waited=waits.append,
             on_done=scores.after,
-        )  # fmt: skip
+        )
         folder.link()
         if arguments.until is not None:
             print(f"{arguments.until}: {store.location(wanted[0])}")

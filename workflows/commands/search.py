@@ -31,13 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
     parser.add_argument("query", metavar="QUERY", nargs="?", help="the text to search for")
     parser.add_argument(
-        "--id", metavar="ID",
+        "--id",
+        metavar="ID",
         help="in QUERY's place a document, by its id: find others like it (the document itself is left out)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--system", metavar="NAME",
+        "--system",
+        metavar="NAME",
         help=f"which of a run's systems searches, as its table calls it (default: {systems.DEFAULT})",
-    )  # fmt: skip
+    )
     parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
 
 

@@ -31,13 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address; 0.0.0.0 for all (default: this machine only)")
     parser.add_argument(
-        "--system", action="append", default=[], metavar="NAME", dest="systems",
+        "--system",
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="systems",
         help="serve this system alone; repeat it for several, the default first (default: all)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--token-file", type=Path, metavar="FILE",
+        "--token-file",
+        type=Path,
+        metavar="FILE",
         help=f"a file with the token that requests must carry (default: ${TOKEN}, or none)",
-    )  # fmt: skip
+    )
     parser.add_argument("--without-token", action="store_true", help="let other machines ask without a token")
     parser.add_argument(
         "--marks", type=Path, metavar="FILE", help="where marks are kept (default: marks.jsonl in the run's folder)"
@@ -56,13 +62,20 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"--port: got {arguments.port}; accepted: 0 to 65535")
     token, loopback = _token(arguments.token_file), is_loopback(arguments.host)
     if not loopback and token is None and not arguments.without_token:
-        raise UserError(f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
-                        f"or ${TOKEN}), or with --without-token")  # fmt: skip
+        raise UserError(
+            f"--host: {arguments.host} lets other machines ask; accepted: with a token (--token-file FILE "
+            f"or ${TOKEN}), or with --without-token"
+        )
     cluster = clusters.read_cluster(arguments.cluster)
     served = Served(
-        located(arguments.config).absolute(), arguments.assignments, arguments.runs.absolute(),
-        _absolute(store_root(arguments)), arguments.systems, cores(), models={},
-    )  # fmt: skip
+        located(arguments.config).absolute(),
+        arguments.assignments,
+        arguments.runs.absolute(),
+        _absolute(store_root(arguments)),
+        arguments.systems,
+        cores(),
+        models={},
+    )
     checked = served.check()
     port = free_port(arguments.host, arguments.port)
     file = (arguments.marks or checked.folder / marks.FILE).absolute()
@@ -107,8 +120,10 @@ def _token(file: Path | None) -> str | None:
     token = read_text(file).strip() if file is not None else os.environ.get(TOKEN)
     where = "--token-file" if file is not None else f"${TOKEN}"
     if token is not None and (len(token) < TOKEN_CHARACTERS or not token.isascii() or len(token.split()) != 1):
-        raise UserError(f"{where}: accepted: a word of at least {TOKEN_CHARACTERS} ASCII characters, such as "
-                        "`openssl rand -hex 32` writes")  # fmt: skip
+        raise UserError(
+            f"{where}: accepted: a word of at least {TOKEN_CHARACTERS} ASCII characters, such as "
+            "`openssl rand -hex 32` writes"
+        )
     return token
 
 

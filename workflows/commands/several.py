@@ -21,9 +21,12 @@ from sparring.workflows.store.dag import StepFailed
 def add_configs(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name experiments."""
     parser.add_argument(
-        "configs", type=Path, nargs="+", metavar="CONFIG",
+        "configs",
+        type=Path,
+        nargs="+",
+        metavar="CONFIG",
         help="an experiment, such as configs/demo.yaml, or several, one after another; a folder stands for all in it",
-    )  # fmt: skip
+    )
     add_assignments(parser)
 
 

@@ -31,9 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-wait", action="store_true", help="do not follow the log")
     parser.add_argument("--tune", action="store_true", help="run the command `tune` there instead of `run`")
     parser.add_argument(
-        "--install", action="store_true",
+        "--install",
+        action="store_true",
         help="install the locked packages on every node for this job (minutes); for nodes that lack them",
-    )  # fmt: skip
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -51,9 +52,11 @@ def call(arguments: argparse.Namespace) -> None:
     experiment = experiments.read(arguments.config, arguments.assignments, runs)
     cluster = joining(arguments.cluster)
     if (relative := _relative(experiment)) is not None:
-        print(f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data and "
-              "models that the store does not have yet are read at absolute paths, data also in $SPARRING_DATA",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"note: {relative}: the job looks for it in its own folder, where nothing but the code is; data and "
+            "models that the store does not have yet are read at absolute paths, data also in $SPARRING_DATA",
+            file=sys.stderr,
+        )
     sets = [word for assignment in arguments.assignments for word in ("--set", assignment)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -67,16 +70,23 @@ def call(arguments: argparse.Namespace) -> None:
         command = [*purpose, *([] if arguments.tune else ["--known-as", str(arguments.config)])]
         server = job_server.JobServer.at(address)
         job, running, changed = server.send(
-            experiment.run.name, shlex.join(command), folder, purpose=shlex.join(purpose), install=arguments.install,
+            experiment.run.name,
+            shlex.join(command),
+            folder,
+            purpose=shlex.join(purpose),
+            install=arguments.install,
             wait_seconds=cluster.wait_seconds,
-        )  # fmt: skip
+        )
     stop = f"ray job stop --address {address} {job}"
     how = f"its log: ray job logs --address {address} --follow {job}\nstop it: {stop}"
     state = "is running already" if running else "was sent"
     print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)
     if changed:
-        print(f"note: it was sent with other code or settings; to send these, stop it and repeat the command: {stop}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"note: it was sent with other code or settings; to send these, stop it and repeat the command: {stop}",
+            file=sys.stderr,
+            flush=True,
+        )
     if arguments.no_wait:
         print(f"{how}\nRepeat the command without --no-wait to follow it.")
         return

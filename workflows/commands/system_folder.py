@@ -34,9 +34,7 @@ def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
     return systems.described(system, steps, store)
 
 
-def write(
-    folder: Path, config: SystemConfig, system: System, steps: Stages, store: Store, measured: Measured
-) -> None:  # fmt: skip
+def write(folder: Path, config: SystemConfig, system: System, steps: Stages, store: Store, measured: Measured) -> None:
     """Write the folder that `config` describes, its `system.json` last: without that it is none."""
     folder.mkdir()
     if config.lexical is not None:
@@ -82,19 +80,27 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
     place = {"system": system.name, "collection": system.collection, "split": system.split}
     rows = [row for row in table["rows"] if (place | {"seed": system.seed}).items() <= row.items()]
     # Of several seeds the interval is that of the mean over them, not of this one.
-    between = {one["measure"]: cards.ends(one) for one in table["means"]
-            if place.items() <= one.items() and one["seeds"] == [system.seed]}  # fmt: skip
+    between = {
+        one["measure"]: cards.ends(one)
+        for one in table["means"]
+        if place.items() <= one.items() and one["seeds"] == [system.seed]
+    }
     return Measured(
         command=command,
         date=str(datetime.fromtimestamp(record["started"] + record["seconds"], UTC).date()),
-        commit=record["code"].get("commit"), collection=system.collection, split=system.split,
+        commit=record["code"].get("commit"),
+        collection=system.collection,
+        split=system.split,
         rows=[
             Row(system.name, row["measure"], row["value"], *between.get(row["measure"], (None, None)), row["queries"])
             for row in rows
         ],
-        sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None, note=outcome.note,
-        read=list(dict.fromkeys(
-            cards.collection_name(node, outcome) for node in cards.collections_read(systems.models(steps))
-        )),
+        sampled="ranker" in steps and steps["ranker"].inputs["config"].queries is not None,
+        note=outcome.note,
+        read=list(
+            dict.fromkeys(
+                cards.collection_name(node, outcome) for node in cards.collections_read(systems.models(steps))
+            )
+        ),
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",
-    )  # fmt: skip
+    )

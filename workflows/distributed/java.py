@@ -75,8 +75,9 @@ class _Child:
         code += "java.serve(*sys.argv[1:3])"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, str(theirs.fileno()), str(IDLE_SECONDS), *sys.path],
-            pass_fds=[theirs.fileno()], stdin=subprocess.PIPE,
-        )  # fmt: skip
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.PIPE,
+        )
         theirs.close()
 
     def tell(self, *what: Any) -> None:

@@ -41,8 +41,10 @@ def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         except shutil.Error as error:
             source, _, why = error.args[0][0]
-            raise UserError(f"{source}: cannot be read, and all of {name}/ is sent with a job ({why}); accepted: files "
-                            "and folders; remove it") from None  # fmt: skip
+            raise UserError(
+                f"{source}: cannot be read, and all of {name}/ is sent with a job ({why}); accepted: files "
+                "and folders; remove it"
+            ) from None
     write(folder / PROFILE, cluster.model_dump(mode="json"))
     return pack_experiment(config, folder)
 

@@ -84,9 +84,12 @@ class JobServer:
         # Ray accepts an id once, and a run may be submitted again to resume it.
         wanted = f"{re.sub('[^A-Za-z0-9_.-]', '-', name).strip('-') or 'run'}-{secrets.token_hex(3)}"
         sent = self._sent(
-            wait_seconds, entrypoint=command, runtime_env=environment, submission_id=wanted,
+            wait_seconds,
+            entrypoint=command,
+            runtime_env=environment,
+            submission_id=wanted,
             metadata=metadata,
-        )  # fmt: skip
+        )
         return Sent(sent, running=False)
 
     def _jobs(self) -> list[Any]:
@@ -132,8 +135,9 @@ class JobServer:
                 print(
                     f"the cluster's head cannot start jobs yet; trying for {wait_seconds:.0f} s (wait_seconds in the "
                     f"profile). {NO_AGENT_WHY}",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
+                    file=sys.stderr,
+                    flush=True,
+                )
                 announced = True
             time.sleep(RETRY_SECONDS)
 

@@ -73,8 +73,9 @@ def _wait_for_nodes(ray: Any, cluster: Cluster) -> None:
     print(
         f"waiting for nodes, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are {available()} "
         f"{kind}s, and training asks for {needed} (train.workers)",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
     end = time.monotonic() + cluster.wait_seconds
     request_resources(bundles=[{kind: 1}] * needed)
     try:

@@ -136,12 +136,23 @@ def _map_through_ray(
     size = cluster.workers(pool, len(shards), gpu=gpu)
     # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
     how: dict[str, Any] = (
-        {"fn": FillOnGPU, "fn_constructor_kwargs": arguments, "compute": data.ActorPoolStrategy(size=size),
-         "num_gpus": pool.gpus, "max_restarts": MAX_DEATHS, "batch_size": 1}  # with GPUs Ray Data refuses None
-        if gpu else
-        {"fn": fill_batch, "fn_kwargs": arguments, "compute": data.TaskPoolStrategy(size=size),
-         "max_retries": MAX_DEATHS, "batch_size": None}
-    )  # fmt: skip
+        {
+            "fn": FillOnGPU,
+            "fn_constructor_kwargs": arguments,
+            "compute": data.ActorPoolStrategy(size=size),
+            "num_gpus": pool.gpus,
+            "max_restarts": MAX_DEATHS,
+            "batch_size": 1,
+        }  # with GPUs Ray Data refuses None
+        if gpu
+        else {
+            "fn": fill_batch,
+            "fn_kwargs": arguments,
+            "compute": data.TaskPoolStrategy(size=size),
+            "max_retries": MAX_DEATHS,
+            "batch_size": None,
+        }
+    )
     # Ray hands an actor its next shards before it has done the present one, so single shards are enough.
     batches = cut_batches(rows, size, 1 if gpu else BATCH)
     items = data.from_blocks([pa.Table.from_pylist(batch) for batch in batches])

@@ -77,7 +77,7 @@ class Site:
             return self.cluster.train.threads or max(1, self.cores // self.workers_of_node("train"))
         return {"map": self.cluster.map, "score": self.cluster.scoring_pool(), "java": self.cluster.java}.get(
             pool, self.cluster.map
-        ).threads  # fmt: skip
+        ).threads
 
 
 def site(cluster: Cluster, store: Path) -> Site:
@@ -85,9 +85,14 @@ def site(cluster: Cluster, store: Path) -> Site:
     stated = cluster.hardware
     if stated is not None:
         return Site(
-            cluster, stated.nodes, stated.cores, stated.memory_gb * GB, stated.disk_gb * GB,
-            stated.gpus if cluster.device != "cpu" else 0, stated.gpu_memory_gb * GB,
-        )  # fmt: skip
+            cluster,
+            stated.nodes,
+            stated.cores,
+            stated.memory_gb * GB,
+            stated.disk_gb * GB,
+            stated.gpus if cluster.device != "cpu" else 0,
+            stated.gpu_memory_gb * GB,
+        )
     if cluster.mode == "ray" and cluster.address:
         return _joined(cluster, store)
     gpus, gpu_memory = (0, 0.0) if cluster.device == "cpu" else _gpus()

@@ -55,9 +55,15 @@ def assumptions(words: Iterable[str]) -> dict[str, float]:
 
 
 def sizes(
-    node: Step, source: Source, store: Store, model: Any, assumed: Assumptions, *, seconds: float = SECONDS,
+    node: Step,
+    source: Source,
+    store: Store,
+    model: Any,
+    assumed: Assumptions,
+    *,
+    seconds: float = SECONDS,
     known_sources: dict[str, Sizes],
-) -> Sizes:  # fmt: skip
+) -> Sizes:
     """The sizes of the collection that a step ingests; `model` is the config of the model that reads its tokens.
 
     A source is read once, however many collections draw their splits from it: `known_sources` gets its sizes.
@@ -89,9 +95,13 @@ def _finished(node: Step, store: Store, model: Any) -> Sizes | None:
     documents = _first(path / "documents.parquet", ["title", "text"])
     queries = _first(path / "queries.parquet", ["text"])
     return _sizes(
-        model, [document_text(one["title"], one["text"]) for one in documents], [one["text"] for one in queries],
-        documents=record["summary"]["documents"], queries=record["summary"]["queries"], exact=True,
-    )  # fmt: skip
+        model,
+        [document_text(one["title"], one["text"]) for one in documents],
+        [one["text"] for one in queries],
+        documents=record["summary"]["documents"],
+        queries=record["summary"]["queries"],
+        exact=True,
+    )
 
 
 def _first(table: Path, columns: list[str]) -> list[dict[str, Any]]:
@@ -152,8 +162,10 @@ def _sizes(model: Any, documents_read: list[str], queries_read: list[str], **cou
 
     return Sizes(
         document_lengths=lengths(documents_read, ASSUMED["document_tokens"]),
-        query_lengths=lengths(queries_read, ASSUMED["query_tokens"]), characters=characters, **counted,
-    )  # fmt: skip
+        query_lengths=lengths(queries_read, ASSUMED["query_tokens"]),
+        characters=characters,
+        **counted,
+    )
 
 
 def _tokenizer(model: Any) -> Any:
@@ -190,7 +202,10 @@ def _with(known: Sizes | None, assumed: Assumptions) -> Sizes:
     documents = lengths("document_tokens")
     return Sizes(
         documents=int(assumed["documents"]) if "documents" in assumed else (known.documents if known else 0),
-        queries=queries, document_lengths=documents, query_lengths=lengths("query_tokens"),
-        characters=known.characters if known is not None else 4.5 * float(documents.mean()), exact=False,
+        queries=queries,
+        document_lengths=documents,
+        query_lengths=lengths("query_tokens"),
+        characters=known.characters if known is not None else 4.5 * float(documents.mean()),
+        exact=False,
         read_seconds=known.read_seconds if known is not None else 0.0,
-    )  # fmt: skip
+    )

@@ -280,15 +280,24 @@ def estimate(
     """
     found, collections = costs(nodes, site, store, assumed, seconds=QUICK if quick else SECONDS)
     tasks = [
-        (work, work.task) for node in nodes if node.fingerprint in waiting and (cost := found[node.fingerprint])
-        for work in cost.work if isinstance(work.task, ModelTask) and work.amount
-    ]  # fmt: skip
+        (work, work.task)
+        for node in nodes
+        if node.fingerprint in waiting and (cost := found[node.fingerprint])
+        for work in cost.work
+        if isinstance(work.task, ModelTask) and work.amount
+    ]
     if site.cluster.hardware is not None:
         rates = rating.assumed(site)
     else:
         rates = rating.quick(site) if quick else rating.measured(site, tasks)
-        rating.learn(rates, [(cost, store.record(node)) for node in nodes
-                             if node.fingerprint not in waiting and (cost := found[node.fingerprint])])  # fmt: skip
+        rating.learn(
+            rates,
+            [
+                (cost, store.record(node))
+                for node in nodes
+                if node.fingerprint not in waiting and (cost := found[node.fingerprint])
+            ],
+        )
     starts = Starts(rates)
     rows = [_row(node, found[node.fingerprint], node.fingerprint in waiting, starts) for node in nodes]
     first = collections[0] if collections else None
@@ -296,16 +305,26 @@ def estimate(
     if first is not None and not first.exact:
         notes.append("documents and queries are assumed, or extrapolated from a part of the source")
     if first is not None and first.drawn:
-        notes.append(f"queries of {listing(first.drawn)} are drawn by share: so many are expected, and there will be a "
-                     "few more or less")  # fmt: skip
+        notes.append(
+            f"queries of {listing(first.drawn)} are drawn by share: so many are expected, and there will be a "
+            "few more or less"
+        )
     shapes = {task.model.config.model for _, task in tasks if not task.model.shape.read}
     notes += [
         f"{name} is not here: taken to be as large as BERT's {'large' if 'large' in name else 'base'}"
         for name in sorted(shapes)
     ]
     bucket = s3.url(store.root) if s3.is_cached(store.root) else None
-    return Estimate(rows, site, rates, all(one.exact for one in collections), first.documents if first else 0,
-                    first.queries if first else {}, notes, bucket)  # fmt: skip
+    return Estimate(
+        rows,
+        site,
+        rates,
+        all(one.exact for one in collections),
+        first.documents if first else 0,
+        first.queries if first else {},
+        notes,
+        bucket,
+    )
 
 
 class Starts:

@@ -47,8 +47,11 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
         unknown = f", without {len(found.unknown)} steps of unknown cost" if found.unknown else ""
         money = [found.money(seconds) for seconds in found.between]
         price = "" if None in money else f", {money[0]:,.2f} to {money[1]:,.2f} in money"
-        print(f"estimate: {between(*found.between)} for {len(waiting)} steps{unknown}, {size(found.disk)} of disk, "
-              f"{size(found.memory)} of memory{price}\n{NARROWS}", file=sys.stderr)  # fmt: skip
+        print(
+            f"estimate: {between(*found.between)} for {len(waiting)} steps{unknown}, {size(found.disk)} of disk, "
+            f"{size(found.memory)} of memory{price}\n{NARROWS}",
+            file=sys.stderr,
+        )
         for problem in found.problems:
             print(f"estimate: may not fit: {problem}", file=sys.stderr)
         for warning in found.warnings:
@@ -74,9 +77,7 @@ def write_estimate(run: Path, cluster: Cluster, found: Estimate, *, tried: bool)
     hold for."""
     run.mkdir(parents=True, exist_ok=True)
     here = {"host": socket.gethostname(), "cluster": cluster.model_dump(mode="json"), "tried": tried}
-    write_json(
-        run / ESTIMATE, {**here, "whole": found.seconds, "spread": found.spread, "seconds": seconds_of(found)}
-    )  # fmt: skip
+    write_json(run / ESTIMATE, {**here, "whole": found.seconds, "spread": found.spread, "seconds": seconds_of(found)})
 
 
 def read_estimate(run: Path) -> tuple[dict[str, float], int, Spread]:

@@ -94,9 +94,14 @@ class Rates:
             for key, one in self.trials.items()
         }
         return replace(
-            self, slowness=self.slowness * self.own, imported=self.imported * self.own,
-            reading=self.reading * self.own, own=1.0, others=0.0, trials=trials,
-        )  # fmt: skip
+            self,
+            slowness=self.slowness * self.own,
+            imported=self.imported * self.own,
+            reading=self.reading * self.own,
+            own=1.0,
+            others=0.0,
+            trials=trials,
+        )
 
     def seconds(self, work: Work) -> float:
         """Seconds that all workers together take for some work."""
@@ -169,12 +174,18 @@ def assumed(site: Site) -> Rates:
     assert hardware is not None
     kind = (
         f"models run at {hardware.share_of_peak:.0%} of {hardware.gpu_teraflops:g} teraflops on each of "
-        f"{site.gpus * site.nodes} GPUs" if site.cuda
+        f"{site.gpus * site.nodes} GPUs"
+        if site.cuda
         else f"models run at {hardware.core_gigaflops:g} gigaflops on each of {site.cores * site.nodes} cores"
-    )  # fmt: skip
-    return Rates(site, notes=[f"assumed, not measured (cluster: hardware): {kind}",
-                              f"each update of a training takes {hardware.update_seconds:g} s beside that",
-                              "other work takes as long as on a core of an Intel Xeon"])  # fmt: skip
+    )
+    return Rates(
+        site,
+        notes=[
+            f"assumed, not measured (cluster: hardware): {kind}",
+            f"each update of a training takes {hardware.update_seconds:g} s beside that",
+            "other work takes as long as on a core of an Intel Xeon",
+        ],
+    )
 
 
 def measured(site: Site, tasks: Iterable[tuple[Work, ModelTask]]) -> Rates:
@@ -231,9 +242,14 @@ def _spec(site: Site, task: ModelTask) -> Spec:
         options |= {"recompute": site.cluster.recompute, "workers": site.workers("train")}
     sizes, shape = task.sizes, task.model.shape
     return Spec(
-        task.use, task.model.config, shape.vocabulary, [int(one) for one in sizes.document_lengths],
-        [int(one) for one in sizes.query_lengths], options, task.operations,
-    )  # fmt: skip
+        task.use,
+        task.model.config,
+        shape.vocabulary,
+        [int(one) for one in sizes.document_lengths],
+        [int(one) for one in sizes.query_lengths],
+        options,
+        task.operations,
+    )
 
 
 def _tried(

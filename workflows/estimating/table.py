@@ -14,26 +14,47 @@ def estimate_text(found: Estimate) -> str:
     """Every step to run with time, money, memory and disk; the whole; notes."""
     priced = found.site.cluster.price_per_hour is not None
     cuda = found.site.cuda
-    head = ["step", "time", *(["money"] if priced else []), "memory of a process", "of a machine",
-            *(["on a GPU"] if cuda else []), "disk", "objects"]  # fmt: skip
+    head = [
+        "step",
+        "time",
+        *(["money"] if priced else []),
+        "memory of a process",
+        "of a machine",
+        *(["on a GPU"] if cuda else []),
+        "disk",
+        "objects",
+    ]
     rows = [head, *(_cells(found, row, priced=priced) for row in found.waiting)]
     rows.append(
-        ["in all", between(*found.between), *([_money(found)] if priced else []),
-         size(max((row.memory for row in found.waiting), default=0.0)), size(found.memory),
-         *([size(found.gpu_memory)] if cuda else []), size(found.kept), f"{found.objects:,.0f}"]
-    )  # fmt: skip
+        [
+            "in all",
+            between(*found.between),
+            *([_money(found)] if priced else []),
+            size(max((row.memory for row in found.waiting), default=0.0)),
+            size(found.memory),
+            *([size(found.gpu_memory)] if cuda else []),
+            size(found.kept),
+            f"{found.objects:,.0f}",
+        ]
+    )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-             for row in rows]  # fmt: skip
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
     about = "" if found.exact else "about "
     counts = sorted(found.queries.items(), key=lambda one: one[0] == ANY)
     other = f"of each {'other ' if len(counts) > 1 else ''}split"
     queries = ", ".join(f"{count:,} {other if split == ANY else split}" for split, count in counts)
-    lines += ["", f"{about}{found.documents:,} documents" + (f"; queries: {queries}" if queries else ""),
-              f"disk that must be free: {size(found.disk)}" + (
-                  f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
-              f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
-              if found.site.nodes > 1 else f"memory: {size(found.memory)} of {size(found.site.memory)}"]  # fmt: skip
+    lines += [
+        "",
+        f"{about}{found.documents:,} documents" + (f"; queries: {queries}" if queries else ""),
+        f"disk that must be free: {size(found.disk)}"
+        + (f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
+        f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
+        if found.site.nodes > 1
+        else f"memory: {size(found.memory)} of {size(found.site.memory)}",
+    ]
     if cuda:
         lines.append(f"memory of a process on a GPU: {size(found.gpu_memory)} of {size(found.site.gpu_memory)}")
     if found.bucket is not None:
@@ -65,7 +86,12 @@ def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:
     if cost is None:
         return [row.node.label, "?", *(["?"] if priced else []), "?", "?", *(["?"] if cuda else []), "?", "?"]
     return [
-        row.node.label, duration(row.seconds), *([f"{found.money(row.seconds):,.2f}"] if priced else []),
-        size(row.memory), size(row.node_memory), *([size(row.gpu_memory) if row.gpu_memory else "-"] if cuda else []),
-        size(cost.kept), f"{1 + cost.objects:,.0f}",
-    ]  # fmt: skip
+        row.node.label,
+        duration(row.seconds),
+        *([f"{found.money(row.seconds):,.2f}"] if priced else []),
+        size(row.memory),
+        size(row.node_memory),
+        *([size(row.gpu_memory) if row.gpu_memory else "-"] if cuda else []),
+        size(cost.kept),
+        f"{1 + cost.objects:,.0f}",
+    ]

@@ -94,9 +94,13 @@ def measure(
                     begun[key] = models[name]
                 try_out = partial(_train, own=begun) if spec.use == "training" else _ask
                 found = try_out(
-                    spec, place, begun.pop("start"), threads=threads, batch_tokens=batch_tokens,
+                    spec,
+                    place,
+                    begun.pop("start"),
+                    threads=threads,
+                    batch_tokens=batch_tokens,
                     device=torch.device("cuda" if cuda else "cpu"),
-                )  # fmt: skip
+                )
             except Exception as error:  # an estimate goes on without this rate, and says so
                 found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             yield found
@@ -128,8 +132,12 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
     tokens = _tokens(place / "tokens", spec, start, documents=512, queries=512)
     scoring = spec.use == "scoring"
     kind: Any = CrossEncoder if scoring else DualEncoder
-    opened: Any = {"precision": spec.options["precision"], "batch_tokens": batch_tokens, "cuda": device.type == "cuda",
-                   "threads": threads}  # fmt: skip
+    opened: Any = {
+        "precision": spec.options["precision"],
+        "batch_tokens": batch_tokens,
+        "cuda": device.type == "cuda",
+        "threads": threads,
+    }
     products = TimedInference(kind, start / "model", **opened).rate
     began = time.perf_counter()
     inference = Inference(kind, start / "model", **opened)
@@ -137,10 +145,12 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
     store, limits = TokenStore(tokens, start / "model"), inference.config
     side: list[str] = [] if scoring else [spec.options["side"]]
     reading: Any = (
-        Pairs(store.template, store.queries, store.documents, limits.pair_tokens) if scoring
-        else Texts(store.template, store.queries, limits.query_tokens) if side == ["query"]
+        Pairs(store.template, store.queries, store.documents, limits.pair_tokens)
+        if scoring
+        else Texts(store.template, store.queries, limits.query_tokens)
+        if side == ["query"]
         else Texts(store.template, store.documents, limits.document_tokens)
-    )  # fmt: skip
+    )
     rows = np.arange(512)
     rows = np.stack([rows, rows], 1) if scoring else rows
     began = time.perf_counter()
@@ -179,8 +189,9 @@ def _train(
     data = _collection(place / "data", documents=documents, queries=rows)
     table = data
     if candidates:
-        table = _groups(place / "groups", rows=rows, candidates=candidates, documents=documents,
-                        scored=spec.options["scored"])  # fmt: skip
+        table = _groups(
+            place / "groups", rows=rows, candidates=candidates, documents=documents, scored=spec.options["scored"]
+        )
     shown: list[float] = []
     computed: list[float] = []
 
@@ -189,19 +200,40 @@ def _train(
         computed.append(time.process_time())
 
     inputs = ObjectiveInputs(
-        model=start / "model", rows=table, data=data, tokens=tokens, losses=config.losses, max_tokens=batch_tokens,
+        model=start / "model",
+        rows=table,
+        data=data,
+        tokens=tokens,
+        losses=config.losses,
+        max_tokens=batch_tokens,
         recompute=spec.options["recompute"],
-    )  # fmt: skip
-    few = config.model_copy(update={"batch": rows, "updates": UPDATES, "validate_on_dev": None, "carry": "weights",
-                                    "schedule_updates": None})  # fmt: skip
+    )
+    few = config.model_copy(
+        update={
+            "batch": rows,
+            "updates": UPDATES,
+            "validate_on_dev": None,
+            "carry": "weights",
+            "schedule_updates": None,
+        }
+    )
     (place / "out").mkdir()
     began = time.perf_counter()
     made = make_objective(spec.options["objective"], inputs, seed=1, **own, **spec.options["own"])
     making = time.perf_counter() - began
     rate = made.rate(device=device.type, precision=products(config, device))  # measured once in a process
     began = time.perf_counter()
-    train(made, few, out=place / "out", seed=1, start=start, device=device, dev=None, save_seconds=math.inf,
-          on_update=on_update)  # fmt: skip
+    train(
+        made,
+        few,
+        out=place / "out",
+        seed=1,
+        start=start,
+        device=device,
+        dev=None,
+        save_seconds=math.inf,
+        on_update=on_update,
+    )
     took = making + time.perf_counter() - began
     shutil.rmtree(place / "out")  # as large as the model, and others are tried after it
     update = statistics.median(np.diff(shown)[1:])
@@ -237,8 +269,12 @@ def _collection(folder: Path, *, documents: int, queries: int) -> Path:
     write(folder / "documents.parquet", pa.table(texts, schema=DOCUMENTS), DOCUMENTS)
     table = {"query_id": asked, "text": ["-"] * queries, "answers": [[]] * queries, "split": ["train"] * queries}
     write(folder / "queries.parquet", pa.table(table, schema=QUERIES), QUERIES)
-    judged = {"query_id": asked, "doc_id": [ids[i % documents] for i in range(queries)], "relevance": [1] * queries,
-              "split": ["train"] * queries}  # fmt: skip
+    judged = {
+        "query_id": asked,
+        "doc_id": [ids[i % documents] for i in range(queries)],
+        "relevance": [1] * queries,
+        "split": ["train"] * queries,
+    }
     write(folder / "qrels.parquet", pa.table(judged, schema=QRELS), QRELS)
     return folder
 
@@ -248,11 +284,13 @@ def _groups(folder: Path, *, rows: int, candidates: int, documents: int, scored:
     folder.mkdir()
     table = [
         {
-            "query_id": f"q{i}", "visit": 0, "targets": [1.0] + [0.0] * (candidates - 1),
+            "query_id": f"q{i}",
+            "visit": 0,
+            "targets": [1.0] + [0.0] * (candidates - 1),
             "doc_ids": [f"d{(i + j * rows) % documents}" for j in range(candidates)],
             "teacher": [float(-j) for j in range(candidates)] if scored else None,
         }
         for i in range(rows)
-    ]  # fmt: skip
+    ]
     write(folder / "groups.parquet", pa.Table.from_pylist(table, schema=GROUPS), GROUPS)
     return folder

@@ -155,11 +155,16 @@ def build(config: Config) -> Outcome:
         last_retrieval, last_ranker = game.play(started(results, collection, untrained, config, seed).model)
         sizes.add(f"retriever {config.rounds}", last_retrieval, config.sizes, seed=seed)
     return Outcome(
-        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems,
-        retrieval=last_retrieval, ranker=last_ranker.step, split=split,
-        note=note_on(config.retriever.model.model), examples=(f"retriever {config.rounds}", "warm retriever"),
+        results=results.gather(comparisons(config)),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last_retrieval,
+        ranker=last_ranker.step,
+        split=split,
+        note=note_on(config.retriever.model.model),
+        examples=(f"retriever {config.rounds}", "warm retriever"),
         pictures=sizes.table(),
-    )  # fmt: skip
+    )
 
 
 def comparisons(config: Config) -> list[tuple[str, str]]:
@@ -226,10 +231,14 @@ class Game:
         """Line 2: train as DPR is trained, with negatives from BM25's ranking where the config asks for some."""
         warm = self.config.retriever.warm
         return phase(
-            self.label("warm retriever"), self.collection, start,
-            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None, seed=[self.seed, "warm retriever"],
-            config=warm, part="warm-up",
-        )  # fmt: skip
+            self.label("warm retriever"),
+            self.collection,
+            start,
+            rankings=self.collection.bm25 if warm.mine.negatives > 0 else None,
+            seed=[self.seed, "warm retriever"],
+            config=warm,
+            part="warm-up",
+        )
 
     def warm_up_ranker(self, retrieval: Retrieval) -> Model:
         """Line 5: train on negatives that the warm retriever retrieved."""
@@ -237,10 +246,15 @@ class Game:
         label = "start ranker" if own is None else self.label("start ranker")
         start = self.collection.initial_model(label, config.model, objective="ranker", encoder=own)
         return phase(
-            self.label("warm ranker"), self.collection, start, rankings=retrieval.ranking,
-            seed=[self.seed, "warm ranker"], config=self.config.ranker.warm,
-            inputs=ScreenInputs(vectors=retrieval.vectors), part="warm-up",
-        )  # fmt: skip
+            self.label("warm ranker"),
+            self.collection,
+            start,
+            rankings=retrieval.ranking,
+            seed=[self.seed, "warm ranker"],
+            config=self.config.ranker.warm,
+            inputs=ScreenInputs(vectors=retrieval.vectors),
+            part="warm-up",
+        )
 
     def train_retriever(self, i: int, retriever: Model, ranker: Model, retrieval: Retrieval) -> Model:
         """Lines 7 to 10: retrieve what the ranker takes to be relevant.
@@ -252,37 +266,61 @@ class Game:
         teacher = self.reranking(f"teacher {i}", ranker, retrieval)
         gate = teacher.gate(self.config.gate) if self.config.gate else None
         groups = mine_groups(
-            self.label(f"retriever {i} groups"), self.collection, rankings=retrieval.ranking, seed=seed, config=config,
-            inputs=ScreenInputs(ranker, retrieval.vectors), gate=gate,
-        )  # fmt: skip
+            self.label(f"retriever {i} groups"),
+            self.collection,
+            rankings=retrieval.ranking,
+            seed=seed,
+            config=config,
+            inputs=ScreenInputs(ranker, retrieval.vectors),
+            gate=gate,
+        )
         judged = teacher.teach(self.label(f"judged {i}"), groups, self.config.score)
         return train_model(
-            self.label(f"retriever {i}"), self.collection, retriever, rows=judged, rankings=retrieval.ranking,
-            seed=seed, config=config,
-        )  # fmt: skip
+            self.label(f"retriever {i}"),
+            self.collection,
+            retriever,
+            rows=judged,
+            rankings=retrieval.ranking,
+            seed=seed,
+            config=config,
+        )
 
     def train_ranker(self, i: int, ranker: Model, retrieval: Retrieval) -> Model:
         """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
         return phase(
-            self.label(f"ranker {i}"), self.collection, ranker, rankings=retrieval.ranking,
-            seed=[self.seed, "ranker", i], config=self.config.in_round(i, self.config.ranker.game),
+            self.label(f"ranker {i}"),
+            self.collection,
+            ranker,
+            rankings=retrieval.ranking,
+            seed=[self.seed, "ranker", i],
+            config=self.config.in_round(i, self.config.ranker.game),
             inputs=ScreenInputs(ranker, retrieval.vectors),
-        )  # fmt: skip
+        )
 
     def refresh(self, system: str, retriever: Model, *, round: int) -> Retrieval:
         """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
         return self.results.refresh(system, retriever, seed=self.seed, round=round, entropy=True)
 
     def rerank(
-        self, system: str, ranker: Model, retrieval: Retrieval, *, round: int | None = None,
+        self,
+        system: str,
+        ranker: Model,
+        retrieval: Retrieval,
+        *,
+        round: int | None = None,
         over: Rankings | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Rerank what a retriever retrieved, or other rankings that it has a part in, and measure it."""
         ranking = replace(self.reranking(system, ranker, retrieval), over=over).ranking(self.split)
         self.results.add(
-            system, ranking, retrieval=None if over else retrieval, ranker=ranker.step, seed=self.seed, round=round,
+            system,
+            ranking,
+            retrieval=None if over else retrieval,
+            ranker=ranker.step,
+            seed=self.seed,
+            round=round,
             queries=self.config.rerank.queries,
-        )  # fmt: skip
+        )
 
     def reranking(self, label: str, ranker: Model, retrieval: Retrieval) -> Reranking:
         """A ranker over what a retriever retrieved."""
@@ -310,18 +348,27 @@ class Game:
         for i in range(1, config.rounds + 1):
             label, last = self.label(f"control {name} {i}"), i == config.rounds
             retriever = phase(
-                label, self.collection, retriever, rankings=retrieval.ranking, seed=[self.seed, "retriever", i],
-                config=config.in_round(i, training), inputs=ScreenInputs(vectors=retrieval.vectors),
+                label,
+                self.collection,
+                retriever,
+                rankings=retrieval.ranking,
+                seed=[self.seed, "retriever", i],
+                config=config.in_round(i, training),
+                inputs=ScreenInputs(vectors=retrieval.vectors),
                 part="training of controls",
-            )  # fmt: skip
+            )
             if last or (name == "ance" and config.refreshes_after(i)):
                 retrieval = refresh(label, self.collection, retriever, config)
                 on_curve = i if name == "ance" and config.rounds > 1 else None
                 system = f"control: {name}" if last else f"control: {name} {i}"
                 self.results.add(
-                    system, retrieval.ranking(self.split), retrieval=retrieval, seed=self.seed, round=on_curve,
+                    system,
+                    retrieval.ranking(self.split),
+                    retrieval=retrieval,
+                    seed=self.seed,
+                    round=on_curve,
                     entropy=True,
-                )  # fmt: skip
+                )
 
     @property
     def split(self) -> str:

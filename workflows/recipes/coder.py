@@ -80,8 +80,9 @@ class Config(RetrievalConfig):
         if self.train is None:
             return self
         if self.context.size < 2:
-            raise ValueError(f"context.size: {self.context.size}: a document is told from others of its context; "
-                             "accepted: 2 or more")  # fmt: skip
+            raise ValueError(
+                f"context.size: {self.context.size}: a document is told from others of its context; accepted: 2 or more"
+            )
         if self.context.size > self.k:
             raise ValueError(f"context.size: {self.context.size} candidates, and k: {self.k} documents are retrieved")
         return self
@@ -98,10 +99,15 @@ def build(config: Config) -> Outcome:
         add_untrained(results, untrained, config.retriever, seed=seed, entropy=True)
         last = Training(config, collection, results, seed, figures).run(start)
     return Outcome(
-        results=results.gather(comparisons(config)), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=config.evaluate.split, note=note_on(config.retriever.model),
+        results=results.gather(comparisons(config)),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last,
+        ranker=None,
+        split=config.evaluate.split,
+        note=note_on(config.retriever.model),
         pictures=tuple(figures[:1]),
-    )  # fmt: skip
+    )
 
 
 def base_name(config: Config) -> str:
@@ -155,9 +161,13 @@ class Training:
                 if config.interpolate is not None:
                     system = f"{base} + CODER {kind}".strip()
                     mixed = step(
-                        self.label(system), fuse, data=self.collection.data, rankings=[base_rankings[""], ranking],
-                        split=config.evaluate.split, config=config.interpolate.reaching(config.k),
-                    )  # fmt: skip
+                        self.label(system),
+                        fuse,
+                        data=self.collection.data,
+                        rankings=[base_rankings[""], ranking],
+                        split=config.evaluate.split,
+                        config=config.interpolate.reaching(config.k),
+                    )
                     self.results.add(system, mixed, seed=self.seed)
         return retrieval
 
@@ -168,26 +178,41 @@ class Training:
             label = self.label(label)
             rankings = self.collection.bm25 if config.warm.mine.negatives > 0 else None
             model = phase(
-                label, self.collection, start, rankings=rankings, seed=[self.seed, "warm retriever"],
-                config=config.warm, part="warm-up",
-            )  # fmt: skip
+                label,
+                self.collection,
+                start,
+                rankings=rankings,
+                seed=[self.seed, "warm retriever"],
+                config=config.warm,
+                part="warm-up",
+            )
         return refresh(label, self.collection, model, config)
 
     def contexts(self, i: int, retrieval: Retrieval) -> Step:
         """Line 3: the training queries' contexts, with the labels as they are."""
         return step(
-            self.label(f"contexts {i}"), contexts, data=self.collection.data, tokens=self.collection.tokens,
-            ranking=retrieval.ranking("train"), split="train", config=self.config.context,
-        )  # fmt: skip
+            self.label(f"contexts {i}"),
+            contexts,
+            data=self.collection.data,
+            tokens=self.collection.tokens,
+            ranking=retrieval.ranking("train"),
+            split="train",
+            config=self.config.context,
+        )
 
     def smoothed(self, i: int, retrieval: Retrieval, groups: Step) -> Step:
         """Lines 4 to 8: the same contexts with smoothed labels, where the config asks for them."""
         if self.config.smooth is None:
             return groups
         return step(
-            self.label(f"labels {i}"), smooth, data=self.collection.data, vectors=retrieval.vectors,
-            queries=retrieval.queries("train"), groups=groups, config=self.config.smooth,
-        )  # fmt: skip
+            self.label(f"labels {i}"),
+            smooth,
+            data=self.collection.data,
+            vectors=retrieval.vectors,
+            queries=retrieval.queries("train"),
+            groups=groups,
+            config=self.config.smooth,
+        )
 
     def fine_tune(self, i: int, retrieval: Retrieval, groups: Step) -> Model:
         """Line 9: fit the target distribution. Validation is on contexts of other queries, with labels as they are."""
@@ -195,20 +220,32 @@ class Training:
         assert config.train is not None
         if (look := config.train.validate_on_dev) is not None:
             dev = step(
-                self.label(f"{look.split} contexts {i}"), contexts, data=self.collection.data,
-                tokens=self.collection.tokens, ranking=retrieval.ranking(look.split), split=look.split,
+                self.label(f"{look.split} contexts {i}"),
+                contexts,
+                data=self.collection.data,
+                tokens=self.collection.tokens,
+                ranking=retrieval.ranking(look.split),
+                split=look.split,
                 config=ContextConfig(size=look.negatives + 1, queries=look.queries),
-            )  # fmt: skip
+            )
         objective = "coder" if config.documents == "fixed" else model.objective
         fixed: dict[str, Any] = {"vectors": retrieval.vectors, "temperature": config.temperature}
         return model.after(
             learnt(
-                self.label(f"CODER {i}"), objective, in_round(config.train, i, config.rounds), start=model.step,
-                dimensions=model.dimensions, rows=groups, dev=dev, data=self.collection.data, tokens=model.tokens,
-                seed=[self.seed, "coder", i], part="retriever training",
+                self.label(f"CODER {i}"),
+                objective,
+                in_round(config.train, i, config.rounds),
+                start=model.step,
+                dimensions=model.dimensions,
+                rows=groups,
+                dev=dev,
+                data=self.collection.data,
+                tokens=model.tokens,
+                seed=[self.seed, "coder", i],
+                part="retriever training",
                 **(fixed if config.documents == "fixed" else {}),
             )
-        )  # fmt: skip
+        )
 
     def refresh(self, i: int, before: Retrieval, retriever: Model) -> Retrieval:
         """What the retriever retrieves now. Documents whose vectors are fixed are not encoded again."""
@@ -225,11 +262,19 @@ class Training:
         similarity = config.smooth.similarity if config.smooth is not None else inner_product
         self.figures.append(
             step(
-                self.label("pictures"), pictures, data=self.collection.data, vectors=before.vectors,
-                queries=before.queries("train"), groups=groups, labels=labels if labels is not groups else None,
-                model=after.retriever, trained=after.queries("train"), similarity=similarity, config=config.pictures,
+                self.label("pictures"),
+                pictures,
+                data=self.collection.data,
+                vectors=before.vectors,
+                queries=before.queries("train"),
+                groups=groups,
+                labels=labels if labels is not groups else None,
+                model=after.retriever,
+                trained=after.queries("train"),
+                similarity=similarity,
+                config=config.pictures,
             )
-        )  # fmt: skip
+        )
 
     def measure(self, system: str, retrieval: Retrieval) -> dict[str, Step]:
         """Measure a retriever's ranking, as it is (key "") and reranked by neighbours; these rankings."""
@@ -238,9 +283,14 @@ class Training:
         rankings = {"": ranking}
         if config.rerank is not None:
             rankings[BY_NEIGHBOURS] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}"), rerank_by_neighbours, data=data, vectors=retrieval.vectors,
-                queries=queries, ranking=ranking, config=config.rerank,
-            )  # fmt: skip
+                self.label(f"{system} {BY_NEIGHBOURS}"),
+                rerank_by_neighbours,
+                data=data,
+                vectors=retrieval.vectors,
+                queries=queries,
+                ranking=ranking,
+                config=config.rerank,
+            )
         if (choose := config.rerank_chosen) is not None:
             update: dict[str, Any] = {"measure": at_level(choose.measure, config.evaluate.relevant_from)}
             if choose.split == split:  # no query's numbers are chosen by what they do for it
@@ -248,17 +298,25 @@ class Training:
             choose = choose.model_copy(update=update)
             splits = dict.fromkeys([split, choose.split or split])
             rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}, chosen"), chosen, data=data, vectors=retrieval.vectors,
+                self.label(f"{system} {BY_NEIGHBOURS}, chosen"),
+                chosen,
+                data=data,
+                vectors=retrieval.vectors,
                 queries=[retrieval.queries(one) for one in splits],
-                rankings=[retrieval.ranking(one) for one in splits], split=split, config=choose,
-            )  # fmt: skip
+                rankings=[retrieval.ranking(one) for one in splits],
+                split=split,
+                config=choose,
+            )
         for kind, ranking in rankings.items():
             if not kind and config.warm is None and system == base_name(config):
                 continue  # the start model, which is measured already
             self.results.add(
-                f"{system} {kind}".strip(), ranking, retrieval=None if kind else retrieval, seed=self.seed,
+                f"{system} {kind}".strip(),
+                ranking,
+                retrieval=None if kind else retrieval,
+                seed=self.seed,
                 entropy=not kind,
-            )  # fmt: skip
+            )
         return rankings
 
     def label(self, text: str) -> str:

@@ -115,10 +115,18 @@ def build(config: Config) -> Outcome:
         }
         pictures += [step("curves", along, results=results, axis=config.axis, curves=lines)]
     return Outcome(
-        results=results, data=main.data, systems=systems, retrieval=main.retrieval, ranker=main.ranker,
-        split=main.split, note=_note(outcomes), pictures=tuple(pictures), costs=main.costs,
-        parts=parts, of_several="one an experiment",
-    )  # fmt: skip
+        results=results,
+        data=main.data,
+        systems=systems,
+        retrieval=main.retrieval,
+        ranker=main.ranker,
+        split=main.split,
+        note=_note(outcomes),
+        pictures=tuple(pictures),
+        costs=main.costs,
+        parts=parts,
+        of_several="one an experiment",
+    )
 
 
 def _note(outcomes: dict[str, Outcome]) -> str:
@@ -138,8 +146,10 @@ def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> N
         seeds.setdefault(system.name, set()).add(system.seed)
     for one, other in comparisons:
         if one in seeds and other in seeds and not seeds[one] & seeds[other]:
-            raise ValueError(f"experiments: {one} and {other} have no seed in common, and would not be compared; "
-                             "accepted: `seeds` that they share")  # fmt: skip
+            raise ValueError(
+                f"experiments: {one} and {other} have no seed in common, and would not be compared; "
+                "accepted: `seeds` that they share"
+            )
 
 
 def _check_sets(systems: list[System]) -> None:
@@ -150,8 +160,10 @@ def _check_sets(systems: list[System]) -> None:
             continue
         first = sets.setdefault((system.collection, system.split), system)
         if first.data.fingerprint != system.data.fingerprint:
-            raise ValueError(f"experiments: {first.name} and {system.name} are measured on different data, which both "
-                             f"call {system.collection!r}; accepted: the same, or other names")  # fmt: skip
+            raise ValueError(
+                f"experiments: {first.name} and {system.name} are measured on different data, which both "
+                f"call {system.collection!r}; accepted: the same, or other names"
+            )
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
@@ -161,8 +173,10 @@ def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
     for name, own in averaged.items():
         for collection, whole in own.items():
             if parts.setdefault(collection, whole) != whole:
-                raise ValueError(f"experiments: {name!r} has {collection!r} as a part of {whole!r}, and another has it "
-                                 f"as one of {parts[collection]!r}")  # fmt: skip
+                raise ValueError(
+                    f"experiments: {name!r} has {collection!r} as a part of {whole!r}, and another has it "
+                    f"as one of {parts[collection]!r}"
+                )
     return parts if averaged else None
 
 

@@ -75,10 +75,13 @@ def build(config: Config) -> Outcome:
                 for stage, training in stages.items():
                     if training is not None:
                         retriever = phase(
-                            seeded(stage, seed, config), collection, retriever,
-                            rankings=collection.bm25 if config.negatives.negatives > 0 else None, seed=[seed, stage],
+                            seeded(stage, seed, config),
+                            collection,
+                            retriever,
+                            rankings=collection.bm25 if config.negatives.negatives > 0 else None,
+                            seed=[seed, stage],
                             config=config.phase(training),
-                        )  # fmt: skip
+                        )
                 last = results.refresh("retriever", retriever, seed=seed, entropy=True)
         sizes.add("start model" if config.train is None else "retriever", last, config.sizes, seed=seed)
 
@@ -86,6 +89,12 @@ def build(config: Config) -> Outcome:
     if config.train is not None:
         comparisons = [("retriever", "start model"), ("retriever", "BM25"), *comparisons]  # the first may lead
     return Outcome(
-        results=results.gather(comparisons), data=collection.data, systems=results.systems, retrieval=last,
-        ranker=None, split=split, note=note_on(config.retriever.model), pictures=sizes.table(),
-    )  # fmt: skip
+        results=results.gather(comparisons),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last,
+        ranker=None,
+        split=split,
+        note=note_on(config.retriever.model),
+        pictures=sizes.table(),
+    )

@@ -51,10 +51,14 @@ class Config(Part):
         """The splits of a fold, from 0 on, as `data.hold_out` has them. The divided split keeps what is left."""
         shares = {"test": (0, 1), "dev": (1, 1), "train": (2, self.folds - 2)}
         return {
-            split: {"of": self.of, "start": (fold + shares[split][0]) % self.folds / self.folds,
-                    "share": shares[split][1] / self.folds}
-            for split in SPLITS if split != self.of
-        }  # fmt: skip
+            split: {
+                "of": self.of,
+                "start": (fold + shares[split][0]) % self.folds / self.folds,
+                "share": shares[split][1] / self.folds,
+            }
+            for split in SPLITS
+            if split != self.of
+        }
 
 
 def build(config: Config) -> Outcome:
@@ -62,19 +66,24 @@ def build(config: Config) -> Outcome:
     _check_held_out(config)
     outcomes = {
         f"fold {fold + 1}": experiments.read_outcome(
-            Path(config.experiment), [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"],
+            Path(config.experiment),
+            [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"],
             needs=["data", "evaluate"],
         )
         for fold in range(config.folds)
-    }  # fmt: skip
+    }
     first = next(iter(outcomes.values()))
     if first.split != "test":
-        raise ValueError(f"experiment: it is measured on {first.split!r}, and a fold is `test`, which no training "
-                         "sees; accepted: evaluate.split: test")  # fmt: skip
+        raise ValueError(
+            f"experiment: it is measured on {first.split!r}, and a fold is `test`, which no training "
+            "sees; accepted: evaluate.split: test"
+        )
     for one in first.systems:
         if one.data.fingerprint != first.data.fingerprint:
-            raise ValueError(f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
-                             "queries are not divided; accepted: one collection")  # fmt: skip
+            raise ValueError(
+                f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
+                "queries are not divided; accepted: one collection"
+            )
     systems = [system for seed in _seeds(first) for system in _over_all(list(outcomes.values()), seed)]
     names = system_names(systems)
     asked = first.results.inputs["comparisons"]
@@ -95,8 +104,10 @@ def _check_held_out(config: Config) -> None:
     data = experiments.tree_of(Path(config.experiment), config.sets).get("data")
     held = data.get("hold_out") if isinstance(data, dict) else None
     if further := [split for split in held or () if split not in SPLITS]:
-        raise ValueError(f"experiment: data.hold_out: {listing(further)}: a fold makes {listing(SPLITS)} alone; "
-                         "accepted: none but these")  # fmt: skip
+        raise ValueError(
+            f"experiment: data.hold_out: {listing(further)}: a fold makes {listing(SPLITS)} alone; "
+            "accepted: none but these"
+        )
 
 
 def _seeds(outcome: Outcome) -> list[int]:

@@ -96,10 +96,14 @@ def build(config: Config) -> Outcome:
         last, ranker = Pipeline(config, collection, results, seed).run(untrained)
     names = system_names(results.systems)
     return Outcome(
-        results=results.gather([pair for pair in COMPARISONS if set(pair) <= set(names)]), data=collection.data,
-        systems=results.systems, retrieval=last, ranker=None if ranker is None else ranker.step,
-        split=config.evaluate.split, note=note_on(config.retriever.model),
-    )  # fmt: skip
+        results=results.gather([pair for pair in COMPARISONS if set(pair) <= set(names)]),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last,
+        ranker=None if ranker is None else ranker.step,
+        split=config.evaluate.split,
+        note=note_on(config.retriever.model),
+    )
 
 
 COMPARISONS = [
@@ -152,19 +156,27 @@ class Pipeline:
         return self.distil(encoder, config.distilled, ranker), ranker.ranker
 
     def train_retriever(
-        self, stage: Literal[1, 2, 3], encoder: Model, config: TrainingPhase, before: Retrieval | None = None,
+        self,
+        stage: Literal[1, 2, 3],
+        encoder: Model,
+        config: TrainingPhase,
+        before: Retrieval | None = None,
         name: str | None = None,
-    ) -> Retrieval:  # fmt: skip
+    ) -> Retrieval:
         """Retrievers 1 to 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
         and retrieve with it."""
         name = name or f"retriever {stage}"
         negatives = self.collection.bm25 if before is None else before.ranking
         with in_phase(f"retriever {stage}"):
             retriever = phase(
-                self.label(name), self.collection, encoder, rankings=negatives if config.mine.negatives > 0 else None,
-                seed=[self.seed, "retriever", stage], config=config,
+                self.label(name),
+                self.collection,
+                encoder,
+                rankings=negatives if config.mine.negatives > 0 else None,
+                seed=[self.seed, "retriever", stage],
+                config=config,
                 inputs=ScreenInputs(vectors=None if before is None else before.vectors),
-            )  # fmt: skip
+            )
             return self.results.refresh(name, retriever, seed=self.seed)
 
     @in_phase("ranker")
@@ -175,17 +187,25 @@ class Pipeline:
         taken = encoder if config.encoder == "pre-trained" else None
         label = "start ranker" if taken is None else self.label("start ranker")
         ranker = phase(
-            self.label("ranker"), self.collection,
+            self.label("ranker"),
+            self.collection,
             self.collection.initial_model(label, config.model, objective="ranker", encoder=taken),
-            rankings=retrieval.ranking, seed=[self.seed, "ranker"], config=config,
-            inputs=ScreenInputs(vectors=retrieval.vectors), **own,
-        )  # fmt: skip
+            rankings=retrieval.ranking,
+            seed=[self.seed, "ranker"],
+            config=config,
+            inputs=ScreenInputs(vectors=retrieval.vectors),
+            **own,
+        )
         asked, depth = self.config.evaluate, self.config.rerank
         reranking = Reranking(self.label(name), self.collection, retrieval, ranker, depth, asked)
         self.results.add(
-            name, reranking.ranking(asked.split), retrieval=retrieval, ranker=ranker.step, seed=self.seed,
+            name,
+            reranking.ranking(asked.split),
+            retrieval=retrieval,
+            ranker=ranker.step,
+            seed=self.seed,
             queries=depth.queries,
-        )  # fmt: skip
+        )
         return reranking
 
     @in_phase("distillation")
@@ -194,14 +214,23 @@ class Pipeline:
         (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
         name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.retrieval
         groups = mine_groups(
-            self.label(f"{name} groups"), self.collection, rankings=before.ranking, seed=seed, config=config,
+            self.label(f"{name} groups"),
+            self.collection,
+            rankings=before.ranking,
+            seed=seed,
+            config=config,
             inputs=ScreenInputs(teacher.ranker, before.vectors),
-        )  # fmt: skip
+        )
         judged = teacher.teach(self.label("judged"), groups, self.config.score)
         retriever = train_model(
-            self.label(name), self.collection, encoder, rows=judged, rankings=before.ranking, seed=seed,
+            self.label(name),
+            self.collection,
+            encoder,
+            rows=judged,
+            rankings=before.ranking,
+            seed=seed,
             config=config,
-        )  # fmt: skip
+        )
         return self.results.refresh(name, retriever, seed=self.seed)
 
     def label(self, text: str) -> str:

@@ -79,10 +79,15 @@ class Config(RetrieverToMeasure, SizesKey):
     def on(self, asked: Evaluated) -> CollectionConfig:
         """One collection: how it is read, searched and measured."""
         return CollectionConfig(
-            data=asked.data, k=self.k, tokens=self.tokens, bm25=self.bm25,
-            encode=self.encode, search=self.search, analyse=self.analyse,
+            data=asked.data,
+            k=self.k,
+            tokens=self.tokens,
+            bm25=self.bm25,
+            encode=self.encode,
+            search=self.search,
+            analyse=self.analyse,
             evaluate=EvaluateConfig(split=asked.split, measures=self.measures, other_qrels=asked.other_qrels),
-        )  # fmt: skip
+        )
 
 
 @in_phase(EVALUATION)
@@ -107,9 +112,14 @@ def build(config: Config) -> Outcome:
         rankings = {"BM25": bm25, "retriever": retrieval.ranking(asked.split)}
         if config.fusion is not None:
             rankings["fusion"] = step(
-                "fusion", fuse, data=collection.data, rankings=list(rankings.values()), split=asked.split,
-                config=config.fusion.reaching(config.k), lexical=[0],
-            )  # fmt: skip
+                "fusion",
+                fuse,
+                data=collection.data,
+                rankings=list(rankings.values()),
+                split=asked.split,
+                config=config.fusion.reaching(config.k),
+                lexical=[0],
+            )
         for system, ranking in rankings.items():
             results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
         if config.sizes:
@@ -121,9 +131,14 @@ def build(config: Config) -> Outcome:
         shared = {node.fingerprint for node in graph([retriever.step])}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
         first = first or Outcome(
-            results=bm25, data=collection.data, systems=(), retrieval=retrieval, ranker=None, split=asked.split,
+            results=bm25,
+            data=collection.data,
+            systems=(),
+            retrieval=retrieval,
+            ranker=None,
+            split=asked.split,
             note=_note(config, other),
-        )  # fmt: skip
+        )
     assert first is not None
     comparisons = [("retriever", "BM25")]
     if config.fusion is not None:

@@ -37,14 +37,19 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
     compared, failed = _compared(both, one, two, first, second)
     results = _results(second.folder.metrics(), compared)
     page = {
-        "title": f"{second.name} against {first.name}", "first": first.name, "second": second.name,
-        "results": results, "failed": failed, "only": _only(one, two, first, second),
+        "title": f"{second.name} against {first.name}",
+        "first": first.name,
+        "second": second.name,
+        "results": results,
+        "failed": failed,
+        "only": _only(one, two, first, second),
         "shared": [place[0] for place in shared],
         "changes": [(key, text_of(a), text_of(b)) for key, a, b in found.config],
-        "steps": _steps(found), "costs": _costs(first, second),
+        "steps": _steps(found),
+        "costs": _costs(first, second),
         "queries": embedded(queries(_listed(first, second, one, two, shared)), _pair(first, second, both)),
         "config": {},
-    }  # fmt: skip
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(path, page, template=PAGE)
 
@@ -59,9 +64,12 @@ def _systems(run: Run) -> Seeds:
 
 
 def _compared(
-    places: Sequence[Place], one: Seeds, two: Seeds,
-    first: Run, second: Run,
-) -> tuple[list[Json], list[Json]]:  # fmt: skip
+    places: Sequence[Place],
+    one: Seeds,
+    two: Seeds,
+    first: Run,
+    second: Run,
+) -> tuple[list[Json], list[Json]]:
     """A comparison a measure and test of each system that both runs have, by the seeds and the queries that both have,
     with their means `before` and `after`; and those that cannot be compared, with why. Runs without a seed in common
     are compared by their means over their seeds."""
@@ -110,19 +118,28 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
     made = []
     for result in by_collection({**after, "comparisons": compared}):
         lines = [
-            {"system": entry["system"], "seeds": entry["seeds"],
-             "cells": {one["name"]: {**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
-                       for one in entry["measures"]}}
+            {
+                "system": entry["system"],
+                "seeds": entry["seeds"],
+                "cells": {
+                    one["name"]: {**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
+                    for one in entry["measures"]
+                },
+            }
             for entry in result["comparisons"]
-        ]  # fmt: skip
+        ]
         if not lines:
             continue
         shown = list(dict.fromkeys(name for line in lines for name in line["cells"]))
-        made.append({
-            **{key: result[key] for key in ("collection", "split", "about_tests")}, "measures": shown,
-            "queries": max(cell["queries"] for line in lines for cell in line["cells"].values()), "lines": lines,
-            "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
-        })  # fmt: skip
+        made.append(
+            {
+                **{key: result[key] for key in ("collection", "split", "about_tests")},
+                "measures": shown,
+                "queries": max(cell["queries"] for line in lines for cell in line["cells"].values()),
+                "lines": lines,
+                "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
+            }
+        )
     return made
 
 
@@ -139,20 +156,26 @@ def _picture(measure: str, lines: Sequence[Json]) -> str:
 
 def _only(one: Seeds, two: Seeds, first: Run, second: Run) -> list[Json]:
     """What only one of the runs has measured."""
-    named = [(run.name, [place for place in of if place not in other])
-             for run, of, other in ((first, one, two), (second, two, one))]  # fmt: skip
+    named = [
+        (run.name, [place for place in of if place not in other])
+        for run, of, other in ((first, one, two), (second, two, one))
+    ]
     return [{"run": name, "systems": [f"{p[0]} ({p[1]}, {p[2]})" for p in places]} for name, places in named if places]
 
 
 def _steps(found: Differences) -> Json:
     """How far the steps are the same, and where the difference began."""
     return {
-        "same": len(found.same), "others": len(found.began) + len(found.followed), "gone": len(found.gone),
-        "began": [{"label": node.label, "inputs": [(key, text_of(a), text_of(b)) for key, a, b in inputs]}
-                  for node, inputs in found.began],
+        "same": len(found.same),
+        "others": len(found.began) + len(found.followed),
+        "gone": len(found.gone),
+        "began": [
+            {"label": node.label, "inputs": [(key, text_of(a), text_of(b)) for key, a, b in inputs]}
+            for node, inputs in found.began
+        ],
         "compared": found.compared,
         "apart": [{"label": node.label, "files": files} for node, files in found.apart],
-    }  # fmt: skip
+    }
 
 
 def _costs(first: Run, second: Run) -> list[Json]:
@@ -163,19 +186,26 @@ def _costs(first: Run, second: Run) -> list[Json]:
         for node, record in run.folder.finished_steps():
             parts[node.part] = parts.get(node.part, 0.0) + record["seconds"]
         spent.append(parts)
-    rows = [{"part": part, "first": spent[0].get(part, 0.0), "second": spent[1].get(part, 0.0)}
-            for part in dict.fromkeys([*spent[0], *spent[1]])]  # fmt: skip
+    rows = [
+        {"part": part, "first": spent[0].get(part, 0.0), "second": spent[1].get(part, 0.0)}
+        for part in dict.fromkeys([*spent[0], *spent[1]])
+    ]
     return [*rows, {"part": "total", "first": sum(spent[0].values()), "second": sum(spent[1].values())}]
 
 
 def _listed(first: Run, second: Run, one: Seeds, two: Seeds, shared: Sequence[Place]) -> list[Listed]:
     """The systems of both runs to choose from; what both have from the same artifacts is there once."""
-    listed = [Listed(place[0] if place in shared else f"{place[0]}, {first.name}", system, first.store)
-              for place, seeds in one.items() for system in seeds.values()]  # fmt: skip
+    listed = [
+        Listed(place[0] if place in shared else f"{place[0]}, {first.name}", system, first.store)
+        for place, seeds in one.items()
+        for system in seeds.values()
+    ]
     return listed + [
         Listed(f"{place[0]}, {second.name}", system, second.store)
-        for place, seeds in two.items() if place not in shared for system in seeds.values()
-    ]  # fmt: skip
+        for place, seeds in two.items()
+        if place not in shared
+        for system in seeds.values()
+    ]
 
 
 def _same(one: dict[int, System], two: dict[int, System], first: Run, second: Run) -> bool:

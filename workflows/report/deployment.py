@@ -61,16 +61,22 @@ def deployment(
     trainings = [node for node in graph([results]) if node.function.__name__ == "train"] if results is not None else []
     made: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
-        "chosen_on": chosen_on(lead), "by": lead["selected_on"], "there": there,
-        "trained": any(one.trained for one in systems if one.name == name), "against": against,
+        "chosen_on": chosen_on(lead),
+        "by": lead["selected_on"],
+        "there": there,
+        "trained": any(one.trained for one in systems if one.name == name),
+        "against": against,
         "bm25": plain[0] if plain else None,
         "judgements": summary.get("judgements", {}).get("train", 0),
         "updates": sorted({node.inputs["config"].updates for node in trainings}),
-        "documents": summary.get("documents"), "of_documents": summary.get("of_documents"),
+        "documents": summary.get("documents"),
+        "of_documents": summary.get("of_documents"),
         "milliseconds": None if timed is None else 1000 * timed["query"],
-        "bytes": {"models": sum(store.sizes(list(cost.models), "model/*")),
-                  "indexes": sum(store.sizes(cost.searched, *SEARCHED))},
-    }  # fmt: skip
+        "bytes": {
+            "models": sum(store.sizes(list(cost.models), "model/*")),
+            "indexes": sum(store.sizes(cost.searched, *SEARCHED)),
+        },
+    }
     return {**made, "sentences": sentences(made, anything_trained=any(one.trained for one in systems))}
 
 

@@ -63,12 +63,15 @@ def differences(first: Run, second: Run) -> Differences:
     pairs = [node for node in there if first.store.location(node) != second.store.location(node)]
     apart = [(node, files) for node in pairs if (files := _files_apart(node, first, second))]
     return Differences(
-        config=changes(_config(first), _config(second)), same=same,
+        config=changes(_config(first), _config(second)),
+        same=same,
         began=[(node, _inputs(labels.get(node.label), node)) for node in began],
         followed=[node for node in other if node not in began],
-        gone=[node for node in before if node.label not in now], apart=apart,
-        shared=len(there) - len(pairs), compared=len(pairs),
-    )  # fmt: skip
+        gone=[node for node in before if node.label not in now],
+        apart=apart,
+        shared=len(there) - len(pairs),
+        compared=len(pairs),
+    )
 
 
 def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change]:
@@ -131,8 +134,10 @@ def told(found: Differences, first: str, second: str) -> str:
     """The differences in plain text."""
     lines = [f"{first} against {second}", ""]
     if found.config:
-        alone = {first: [key for key, _, two in found.config if two is ABSENT],
-                 second: [key for key, one, _ in found.config if one is ABSENT]}  # fmt: skip
+        alone = {
+            first: [key for key, _, two in found.config if two is ABSENT],
+            second: [key for key, one, _ in found.config if one is ABSENT],
+        }
         many = {name: keys for name, keys in alone.items() if len(keys) > SHOWN}  # as of another recipe
         shown = [change for change in found.config if not any(change[0] in keys for keys in many.values())]
         shown.sort(key=lambda change: change[0] != "recipe")
@@ -142,8 +147,10 @@ def told(found: Differences, first: str, second: str) -> str:
     else:
         lines += ["The configs are the same.", ""]
     others = len(found.began) + len(found.followed)
-    lines.append(f"Of {len(found.same) + others} steps of {second}, {_are(len(found.same))} the same"
-                 + (f"; {first} has {len(found.gone)} without a counterpart." if found.gone else "."))  # fmt: skip
+    lines.append(
+        f"Of {len(found.same) + others} steps of {second}, {_are(len(found.same))} the same"
+        + (f"; {first} has {len(found.gone)} without a counterpart." if found.gone else ".")
+    )
     if found.began:
         lines.append("It began at")
         for node, inputs in found.began[:SHOWN]:

@@ -18,9 +18,15 @@ METRICS = "metrics.json"
 
 
 def metrics_of(
-    results: Step | None, steps: Finished, store: Store, executed: Collection[str], systems: Sequence[System] = (),
-    costs: Sequence[SystemCost] = (), expected: Expected | None = None, unmeasured: str = "",
-) -> Json:  # fmt: skip
+    results: Step | None,
+    steps: Finished,
+    store: Store,
+    executed: Collection[str],
+    systems: Sequence[System] = (),
+    costs: Sequence[SystemCost] = (),
+    expected: Expected | None = None,
+    unmeasured: str = "",
+) -> Json:
     """The rows, means and comparisons of the step `results`, which comparison leads, every finished step's time, and
     the notes of those that have something to say; the tables of sizes; what is expected of the rows, or why there are
     none; and where one of the systems was chosen to be deployed, which and what it takes."""

@@ -21,13 +21,18 @@ INDEX = "GB of index"
 
 
 def numbers(
-    expected: Expected, systems: Sequence[System], costs: Iterable[SystemCost], steps: Finished, store: Store,
+    expected: Expected,
+    systems: Sequence[System],
+    costs: Iterable[SystemCost],
+    steps: Finished,
+    store: Store,
     rows: list[Json],
-) -> list[Json]:  # fmt: skip
+) -> list[Json]:
     """Entropies, alignment and uniformity of rated pairs, the words of issued queries by generator, what systems cost,
     and the measures of the single queries that a paper names."""
-    entropy = (_number(one["system"], one["collection"], "entropy", one["entropy"][0])
-               for one in entropies(systems, store))  # fmt: skip
+    entropy = (
+        _number(one["system"], one["collection"], "entropy", one["entropy"][0]) for one in entropies(systems, store)
+    )
     single = {column.query for column in expected.of if column.query is not None}
     of_steps = [*_words(steps, store), *_costs(costs, store, rows)]
     of_systems = [*_spaces(systems, store), *_indexes(systems, store), *_of_queries(single, systems, store)]

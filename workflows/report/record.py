@@ -32,9 +32,10 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
     seconds: dict[str, list[float]] = {}
     for node, record in steps:
         seconds.setdefault(node.function.__name__, []).append(record["seconds"])
-    days = [datetime.fromtimestamp(at, UTC).date().isoformat() for at in (
-        records[0]["started"], max(record["started"] + record["seconds"] for record in records)
-    )]  # fmt: skip
+    days = [
+        datetime.fromtimestamp(at, UTC).date().isoformat()
+        for at in (records[0]["started"], max(record["started"] + record["seconds"] for record in records))
+    ]
     run = {
         "config": config_name(config),
         "set": list(assignments),
@@ -47,9 +48,10 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         "steps": {name: {"steps": len(of), "seconds": round(sum(of), 1)} for name, of in seconds.items()},
         "collections": [
             {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
-            for node, record in steps if node.function.__name__ == "ingest"
+            for node, record in steps
+            if node.function.__name__ == "ingest"
         ],
-    }  # fmt: skip
+    }
     return {"run": run, **{key: metrics[key] for key in MEASURED if key in metrics}}
 
 
@@ -78,9 +80,11 @@ def text_of(record: Json) -> str:
 
     parts = []
     for key, value in record.items():
-        inside = [f"{line(one)}: {line(of)}" for one, of in value.items()] if isinstance(value, dict) else (
-            [line(one) for one in value] if isinstance(value, list) else []
-        )  # fmt: skip
+        inside = (
+            [f"{line(one)}: {line(of)}" for one, of in value.items()]
+            if isinstance(value, dict)
+            else ([line(one) for one in value] if isinstance(value, list) else [])
+        )
         start, end = "{}" if isinstance(value, dict) else "[]"
         text = f"{start}\n  " + ",\n  ".join(inside) + f"\n {end}" if inside else line(value)
         parts.append(f" {line(key)}: {text}")
@@ -91,8 +95,12 @@ def _machine(record: Json) -> Json:
     """What a step ran on, as far as its record says so."""
     profile = record["cluster"] or {}
     train = profile.get("train", {})
-    return {**record.get("machine", {}), "device": profile.get("device"), "mode": profile.get("mode"),
-            "train": {key: train.get(key) for key in ("workers", "threads")}}  # fmt: skip
+    return {
+        **record.get("machine", {}),
+        "device": profile.get("device"),
+        "mode": profile.get("mode"),
+        "train": {key: train.get(key) for key in ("workers", "threads")},
+    }
 
 
 def _distinct(values: Iterator[Any]) -> list[Any]:

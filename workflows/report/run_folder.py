@@ -115,19 +115,34 @@ class RunFolder:
             write_json(self._metrics, metrics)
             return metrics
         return report.write(
-            self.path, title=self._experiment.name, wanted=self._experiment.wanted, results=outcome.results,
-            systems=outcome.systems, store=self._store, executed=executed, config=self._experiment.tree,
-            note=outcome.note, examples=outcome.examples, costs=outcome.costs, expected=self._experiment.expected,
+            self.path,
+            title=self._experiment.name,
+            wanted=self._experiment.wanted,
+            results=outcome.results,
+            systems=outcome.systems,
+            store=self._store,
+            executed=executed,
+            config=self._experiment.tree,
+            note=outcome.note,
+            examples=outcome.examples,
+            costs=outcome.costs,
+            expected=self._experiment.expected,
             unmeasured=outcome.unmeasured,
-        )  # fmt: skip
+        )
 
     def _computed(self, executed: Collection[str]) -> Json:
         """What metrics.json would say of the store as it is."""
         outcome = self._experiment.outcome
         return metrics_of(
-            outcome.results, self.finished_steps(), self._store, executed, outcome.systems, outcome.costs,
-            self._experiment.expected, outcome.unmeasured,
-        )  # fmt: skip
+            outcome.results,
+            self.finished_steps(),
+            self._store,
+            executed,
+            outcome.systems,
+            outcome.costs,
+            self._experiment.expected,
+            outcome.unmeasured,
+        )
 
     def _written(self, metrics: Json) -> Json | None:
         """What metrics.json says, where it and the page tell of the same artifacts as these metrics: the config may

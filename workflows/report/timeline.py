@@ -24,12 +24,18 @@ def timeline(steps: Finished, executed: Collection[str]) -> tuple[list[Json], fl
     starts, total = course([(record["started"], record["seconds"]) for _, record in ordered])
     line = [
         {
-            "label": node.label, "part": node.part, "models": node.description.models, "name": node.name,
-            "upstream": record["upstream"], "at": at, "work": work(record["summary"]), **time_of(record),
+            "label": node.label,
+            "part": node.part,
+            "models": node.description.models,
+            "name": node.name,
+            "upstream": record["upstream"],
+            "at": at,
+            "work": work(record["summary"]),
+            **time_of(record),
             "executed": node.fingerprint in executed,
         }
         for at, (node, record) in zip(starts, ordered, strict=True)
-    ]  # fmt: skip
+    ]
     return line, total
 
 

@@ -26,9 +26,13 @@ class Forecast:
     """Seconds that are left, by the names of artifacts."""
 
     def __init__(
-        self, estimated: Mapping[str, float], *, at_once: int = 1, whole: float | None = None,
+        self,
+        estimated: Mapping[str, float],
+        *,
+        at_once: int = 1,
+        whole: float | None = None,
         spread: tuple[float, float] = EXACT,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`spread` says how sure the estimate is: the run takes between so many times as long and so many times."""
         self.total = sum(estimated.values())
         """Seconds of all steps, as estimated before the run."""

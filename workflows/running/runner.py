@@ -21,11 +21,17 @@ RunStep = Callable[[str, Step], bool]
 
 
 def run_steps(
-    waiting: list[Step], store: Store, cluster: Cluster, tracker: Tracker | None = None,
-    forecast: Forecast | None = None, *, later: Sequence[Step] = (), first: Collection[str] = (),
+    waiting: list[Step],
+    store: Store,
+    cluster: Cluster,
+    tracker: Tracker | None = None,
+    forecast: Forecast | None = None,
+    *,
+    later: Sequence[Step] = (),
+    first: Collection[str] = (),
     on_waited: Callable[[float], object] = lambda seconds: None,
     on_done: Callable[[Step], Iterable[str]] = lambda node: (),
-) -> set[str]:  # fmt: skip
+) -> set[str]:
     """Run the steps, inputs first; the fingerprints of those that this driver ran itself. Those that read nothing but
     what lies outside, collections and pre-trained models, come before all others: what is wrong with the last of them
     is known before anything is trained.

@@ -255,7 +255,7 @@ class _WandB:
         self._seen: set[str] = set()
         service_run = self._wandb.init(
             project="sparring", name=run.name, dir=str(run), id=ids.get("wandb"), resume="allow"
-        )  # fmt: skip
+        )
         ids["wandb"] = service_run.id
 
     def send(self, series: str, values: Values, step: int) -> None:

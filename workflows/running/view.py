@@ -158,9 +158,15 @@ def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
     own, own_seconds = state["done"] - state["first"], state["seconds"]
     note = f" {state['note']}" if state["note"] else ""
     line = tqdm.format_meter(
-        n=state["done"], total=state["total"], elapsed=seconds, initial=state["first"], prefix=title,
-        rate=own / own_seconds if own and own_seconds else None, unit=f" {state['unit']}", ncols=width - len(note),
-    )  # fmt: skip
+        n=state["done"],
+        total=state["total"],
+        elapsed=seconds,
+        initial=state["first"],
+        prefix=title,
+        rate=own / own_seconds if own and own_seconds else None,
+        unit=f" {state['unit']}",
+        ncols=width - len(note),
+    )
     return line + note
 
 

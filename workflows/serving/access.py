@@ -26,11 +26,16 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 OPEN = ("/", "/health")
 """Paths that need no token: the page has no data in it, and asks for the token."""
 HEADERS = [
-    (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"), (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                                 b"connect-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'; "
-                                 b"base-uri 'none'"),
-]  # fmt: skip
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        b"connect-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'none'; "
+        b"base-uri 'none'",
+    ),
+]
 
 GONE = 499
 """The status, in the metrics, of a client that hangs up before its answer begins: no error of the service's."""

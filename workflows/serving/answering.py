@@ -52,9 +52,13 @@ class Answering:
     own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
 
     def __init__(
-        self, systems: Mapping[str, System], documents: Documents, default: str, left_out: Mapping[str, str],
+        self,
+        systems: Mapping[str, System],
+        documents: Documents,
+        default: str,
+        left_out: Mapping[str, str],
         metrics: Metrics,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
         self.metrics = metrics
         # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
@@ -65,9 +69,11 @@ class Answering:
     def described(self) -> Systems:
         """The systems that can be asked."""
         return Systems(
-            systems=[_described(name, one) for name, one in self.systems.items()], default=self.default,
-            left_out=dict(self.left_out), limits=LIMITS,
-        )  # fmt: skip
+            systems=[_described(name, one) for name, one in self.systems.items()],
+            default=self.default,
+            left_out=dict(self.left_out),
+            limits=LIMITS,
+        )
 
     async def answer(self, question: Question) -> Answer:
         """The answer; UserError where the system is none of these or cannot rank so many."""

@@ -34,9 +34,13 @@ def application(
 ) -> Application:
     """All paths behind their gate. `about` is what `/health` says beside that the service is well."""
     app = FastAPI(
-        title="Sparring", description=ABOUT, version="1", docs_url=None, redoc_url=None,
+        title="Sparring",
+        description=ABOUT,
+        version="1",
+        docs_url=None,
+        redoc_url=None,
         responses={422: {"model": Problem}},
-    )  # fmt: skip
+    )
     page = templates(TEMPLATES).get_template("page.html").render(title="Search")
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)

@@ -53,9 +53,12 @@ class Service:
         from sparring.workflows.serving.application import application
 
         return application(
-            self.served.open(), Marks(self.marks), about={"identity": self.identity}, token=self.token,
+            self.served.open(),
+            Marks(self.marks),
+            about={"identity": self.identity},
+            token=self.token,
             loopback=self.loopback,
-        )  # fmt: skip
+        )
 
 
 def free_port(host: str, port: int) -> int:
@@ -92,9 +95,15 @@ def _in_this_process(service: Service, cluster: Cluster, ready: Callable[[], Any
                 ready()
 
     config = uvicorn.Config(
-        service.application(), host=service.host, port=service.port, log_level="error", access_log=False,
-        lifespan="off", timeout_graceful_shutdown=int(STOP_SECONDS), limit_concurrency=WAITING,
-    )  # fmt: skip
+        service.application(),
+        host=service.host,
+        port=service.port,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(STOP_SECONDS),
+        limit_concurrency=WAITING,
+    )
     with _until_stopped():  # uvicorn hears signals first, finishes what it is answering and passes them on
         Server(config).run()
 
@@ -109,16 +118,22 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # its import sets another
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)
     deployment = serve.deployment(
-        serve.ingress()(Replica), name=NAME, num_replicas=1, max_ongoing_requests=WAITING,
-        max_queued_requests=WAITING, ray_actor_options={"num_cpus": 0, "num_gpus": 1 if cuda else 0},
-        graceful_shutdown_timeout_s=STOP_SECONDS, health_check_timeout_s=60,
-    )  # fmt: skip
+        serve.ingress()(Replica),
+        name=NAME,
+        num_replicas=1,
+        max_ongoing_requests=WAITING,
+        max_queued_requests=WAITING,
+        ray_actor_options={"num_cpus": 0, "num_gpus": 1 if cuda else 0},
+        graceful_shutdown_timeout_s=STOP_SECONDS,
+        health_check_timeout_s=60,
+    )
     with _until_stopped() as stopped:
         try:
             serve.start(
-                proxy_location="HeadOnly", http_options={"host": service.host, "port": service.port},
+                proxy_location="HeadOnly",
+                http_options={"host": service.host, "port": service.port},
                 logging_config=quiet,
-            )  # fmt: skip
+            )
             try:
                 handle = serve.run(deployment.bind(service), name=NAME, route_prefix="/", logging_config=quiet)
             except RuntimeError as error:
@@ -126,8 +141,10 @@ def _with_ray(service: Service, cluster: Cluster, ready: Callable[[], Any]) -> N
             if problem := handle.problem.remote().result():
                 raise UserError(problem)
             if not running.answers(service.url, service.identity, running.ANSWER_SECONDS):
-                raise UserError(f"the service does not answer at {service.url}: Ray Serve listens on the machine of "
-                                "the cluster's head alone; start it there")  # fmt: skip
+                raise UserError(
+                    f"the service does not answer at {service.url}: Ray Serve listens on the machine of "
+                    "the cluster's head alone; start it there"
+                )
             ready()
             stopped.wait()
         finally:

@@ -91,8 +91,9 @@ class Library:
         folder = self._store.path(made) / "model"
         return self._once(
             lambda: PairScorer(folder, precision=config.precision, merge=False, **self._options()),
-            made, config.precision,
-        )  # fmt: skip
+            made,
+            config.precision,
+        )
 
     def _index(self, stage: Step, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
@@ -101,19 +102,18 @@ class Library:
         if stage.inputs["index"] is None:
             shards, device = document_shards(path), "cuda" if cuda else "cpu"
             return (
-                lambda queries, order, k: smaller.top_k(
-                    queries, shards, how, order, k, device=device, threads=threads
-                ),
+                lambda queries, order, k: smaller.top_k(queries, shards, how, order, k, device=device, threads=threads),
                 _reader(path) if rows else None,
-            )  # fmt: skip
+            )
         from sparring.components.retrieval import index
 
         config, gpu = stage.inputs["config"], cuda and not rows
         opened = self._once(
-            lambda: index.read(
-                path / INDEX, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu
-            ), systems.searched(stage), config.model_dump_json(), gpu,
-        )  # fmt: skip
+            lambda: index.read(path / INDEX, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu),
+            systems.searched(stage),
+            config.model_dump_json(),
+            gpu,
+        )
         return (
             lambda queries, order, k: index.search(opened, queries if how is None else how.queries(queries), order, k),
             index.reader(opened) if rows else None,
@@ -165,9 +165,11 @@ def last(outcome: Outcome, store: Store) -> Plan:
     stages |= {"rescored": retrieval.ranking(outcome.split)} if retrieval.rescored_by is not None else {}
     systems.fetch(store, outcome.data, stages)
     config = SystemConfig(
-        version=VERSION, name=systems.LAST, documents=systems.count(store.path(outcome.data) / "documents.parquet"),
+        version=VERSION,
+        name=systems.LAST,
+        documents=systems.count(store.path(outcome.data) / "documents.parquet"),
         dense=systems.dense(stages["dense"], store.path(retrieval.retriever) / "model"),
-    )  # fmt: skip
+    )
     return Plan(config, outcome.data, stages)
 
 

@@ -91,8 +91,10 @@ def _drop_torn_line(file: IO[bytes]) -> None:
 
 def _word(doc_id: str) -> str:
     if len(doc_id.split()) != 1:
-        raise UserError(f"the id {doc_id!r} contains white space, which TREC's files cannot hold; "
-                        "`marks` writes a collection that can")  # fmt: skip
+        raise UserError(
+            f"the id {doc_id!r} contains white space, which TREC's files cannot hold; "
+            "`marks` writes a collection that can"
+        )
     return doc_id
 
 
@@ -106,5 +108,7 @@ def read(path: Path) -> Iterable[Mark]:
             tree.pop("at", None)
             yield Mark.model_validate(tree)
         except (ValueError, AttributeError, TypeError, RecursionError, ValidationError):
-            raise UserError(f"{path}:{number}: not a mark; accepted: {{\"query\": ..., \"doc_id\": ..., "
-                            "\"relevant\": true | false | null}") from None  # fmt: skip
+            raise UserError(
+                f'{path}:{number}: not a mark; accepted: {{"query": ..., "doc_id": ..., '
+                '"relevant": true | false | null}'
+            ) from None

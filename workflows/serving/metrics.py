@@ -22,17 +22,23 @@ class Metrics:
         )
         self._errors = Counter("sparring_errors", "Requests that failed in the service.", registry=self._all)
         self._latency = Histogram(
-            "sparring_request_seconds", "From a request's first byte to its answer's last.", ["path"], buckets=TIMES,
+            "sparring_request_seconds",
+            "From a request's first byte to its answer's last.",
+            ["path"],
+            buckets=TIMES,
             registry=self._all,
-        )  # fmt: skip
+        )
         self._queries = Counter("sparring_queries", "Queries that were searched for.", ["system"], registry=self._all)
         self._sizes = Histogram(
             "sparring_batch_queries", "Queries that were searched for together.", buckets=SIZES, registry=self._all
         )
         self._parts = Histogram(
-            "sparring_part_seconds", "The parts of a search of one or more queries.", ["part"], buckets=TIMES,
+            "sparring_part_seconds",
+            "The parts of a search of one or more queries.",
+            ["part"],
+            buckets=TIMES,
             registry=self._all,
-        )  # fmt: skip
+        )
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request. `path` is one of the service's, so that there are few."""

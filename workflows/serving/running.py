@@ -57,7 +57,7 @@ def announced(
 
 def asked(
     folder: Path, identity: str, system: str, query: str | None, k: int, doc_id: str | None = None
-) -> list[Hit] | None:  # fmt: skip
+) -> list[Hit] | None:
     """What a running service of a folder finds by a system; None where there is no service of the same identity that
     has it, or it does not answer: whoever asks then opens the models itself."""
     about = _read(folder / FILE)

@@ -105,9 +105,14 @@ class Collection:
     def bm25(self, *splits: str) -> Step:
         """BM25's ranking of the queries of some splits."""
         return step(
-            f"bm25 ranking ({', '.join(splits)})", lucene_search, data=self.data, index=self.bm25_index,
-            splits=list(splits), k=self._config.k, config=self._config.bm25.search,
-        )  # fmt: skip
+            f"bm25 ranking ({', '.join(splits)})",
+            lucene_search,
+            data=self.data,
+            index=self.bm25_index,
+            splits=list(splits),
+            k=self._config.k,
+            config=self._config.bm25.search,
+        )
 
     @property
     @in_phase(COLLECTION)
@@ -121,13 +126,23 @@ class Collection:
         if self._config.bm25.index.language != "en":
             rm3 = rm3.model_copy(update={"filter_terms": False})
         return step(
-            f"RM3 ranking ({split})", lucene_feedback, data=self.data, index=self.term_vectors, splits=[split],
-            k=self._config.k, config=self._config.bm25.search, rm3=rm3,
-        )  # fmt: skip
+            f"RM3 ranking ({split})",
+            lucene_feedback,
+            data=self.data,
+            index=self.term_vectors,
+            splits=[split],
+            k=self._config.k,
+            config=self._config.bm25.search,
+            rm3=rm3,
+        )
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:
         """A ranking of the queries of some splits that says which documents bear an answer."""
         return step(
-            f"{ranking.label} answers", answering, data=self.data, ranking=ranking,
-            splits=splits, config=self._config.answers,
-        )  # fmt: skip
+            f"{ranking.label} answers",
+            answering,
+            data=self.data,
+            ranking=ranking,
+            splits=splits,
+            config=self._config.answers,
+        )

@@ -177,8 +177,10 @@ def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
     for train in filter(None, trainings):
         there = {"group": own, "batch": own * -(-train.batch // train.accumulate)}
         if all(there.get(term.over, 2) < 2 and not _looks_at_one(term) for term in train.losses):
-            raise ValueError("train.losses: a query's relevant document is told from others, and there are none; "
-                             "accepted: negatives, or larger batches with `over: batch`")  # fmt: skip
+            raise ValueError(
+                "train.losses: a query's relevant document is told from others, and there are none; "
+                "accepted: negatives, or larger batches with `over: batch`"
+            )
 
 
 def _looks_at_one(term: LossTerm) -> bool:
@@ -203,8 +205,10 @@ def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncod
     if retriever.towers == "separate":
         raise ValueError(f"ranker.encoder: {encoder}: accepted only where queries and documents share one")
     if ranker.adapter not in (None, retriever.adapter):
-        raise ValueError(f"ranker.adapter: with ranker.encoder: {encoder} it begins from the retriever's; accepted: "
-                         "the same, or null")  # fmt: skip
+        raise ValueError(
+            f"ranker.adapter: with ranker.encoder: {encoder} it begins from the retriever's; accepted: "
+            "the same, or null"
+        )
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:

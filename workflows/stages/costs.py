@@ -17,9 +17,12 @@ from sparring.workflows.steps.smaller import rescore
 from sparring.workflows.store.dag import Step
 
 FROM_CHEAP_TO_DEAR = (
-    (lucene_search,), (lucene_feedback,), (search, rescore, fuse, fit_fusion), (rerank_by_neighbours, chosen),
+    (lucene_search,),
+    (lucene_feedback,),
+    (search, rescore, fuse, fit_fusion),
+    (rerank_by_neighbours, chosen),
     (rerank, add_prior, fit_prior),
-)  # fmt: skip
+)
 """The step that a system ends with: BM25; BM25 with feedback, which searches twice and reads what it found; a
 retriever, also with BM25 beside it, which needs no further model; its neighbours; a ranker."""
 FOR_QUERIES = (
@@ -66,14 +69,16 @@ def cost_of(system: System) -> SystemCost:
     ]
     lexical = [node.inputs["index"] for node in steps if node.function in (lucene_search, lucene_feedback)]
     return SystemCost(
-        system.name, tuple({node.fingerprint: node for node in [*lexical, *searched]}.values()),
+        system.name,
+        tuple({node.fingerprint: node for node in [*lexical, *searched]}.values()),
         rerank=(*map(TimeSpent, reranked), *(TimeSpent(node, over=reranked[-1]) for node in last)),
         retrieve=tuple(TimeSpent(node) for node in steps if node not in [*reranked, *last]),
         models=tuple(
             node.inputs["retriever" if node.function is encode_queries else "ranker"]
-            for node in steps if node.function in (encode_queries, rerank)
+            for node in steps
+            if node.function in (encode_queries, rerank)
         ),
-    )  # fmt: skip
+    )
 
 
 def _for_queries(node: Step) -> Iterator[Step]:

@@ -80,10 +80,12 @@ class Expected(Config):
         for column in self.of:
             scale = 100 if (column.unit or self.unit) == "percent" else 1
             own = {
-                one["system"]: one for one in means
-                if one["measure"] == column.measure and column.collection in (None, one["collection"])
+                one["system"]: one
+                for one in means
+                if one["measure"] == column.measure
+                and column.collection in (None, one["collection"])
                 and one.get("query") == column.query
-            }  # fmt: skip
+            }
             measure = column.measure if column.query is None else f"{column.measure} of {column.query!r}"
             for system, value in column.values.items():
                 why = self.not_comparable or column.not_comparable or column.rows_not_comparable.get(system, "")

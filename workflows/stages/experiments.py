@@ -187,9 +187,15 @@ def made(tree: dict[str, Any], path: Path, run: Path, store: str | None = None) 
         outcome = _built(recipe, config, path)
     expected = parse(Expected, tree[KEY], where=f"{path}: {KEY}") if tree.get(KEY) is not None else None
     return Experiment(
-        name=name_of(path), config=config, outcome=outcome, run=run, defaults=defaults, expected=expected,
-        scale=tree.get(SCALE), file=path,
-    )  # fmt: skip
+        name=name_of(path),
+        config=config,
+        outcome=outcome,
+        run=run,
+        defaults=defaults,
+        expected=expected,
+        scale=tree.get(SCALE),
+        file=path,
+    )
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
@@ -197,9 +203,7 @@ def read_config(path: Path, assignments: list[str]) -> Any:
     return _resolved(tree_of(path, assignments), path)[1]
 
 
-def read_outcome(
-    path: Path, assignments: list[str], key: str = "experiment", *, needs: Sequence[str] = ()
-) -> Outcome:  # fmt: skip
+def read_outcome(path: Path, assignments: list[str], key: str = "experiment", *, needs: Sequence[str] = ()) -> Outcome:
     """What a config file's recipe hands back, for recipes that build on other experiments, which name it by a key.
     UserError names the experiment that has the key too, also where the file's recipe has none of the keys that it
     `needs`."""

@@ -12,25 +12,45 @@ OF_ALL = {"objective", "config", "rows", "dev", "data", "tokens", "start", "seed
 
 
 def learnt(
-    label: str, objective: str, config: TrainConfig, *, rows: Step, data: Step, tokens: Step, start: Step,
-    dev: Step | None = None, taught: bool = False, dev_taught: bool = False, dimensions: int | None = None,
+    label: str,
+    objective: str,
+    config: TrainConfig,
+    *,
+    rows: Step,
+    data: Step,
+    tokens: Step,
+    start: Step,
+    dev: Step | None = None,
+    taught: bool = False,
+    dev_taught: bool = False,
+    dimensions: int | None = None,
     **inputs: Any,
-) -> Step:  # fmt: skip
+) -> Step:
     """The step `train`, with its inputs. What groups have, and how many dimensions, is as for `check_training`.
     ValueError where it could not be trained so."""
     check_training(objective, config, label, taught=taught, dev_taught=dev_taught, dimensions=dimensions)
     look = config.validate_on_dev
     if look is not None and look.split == "train" and "rated" not in inputs:  # pairs are not what is learnt from
-        raise ValueError(f"{label}: validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as "
-                         "one that `data.hold_out` makes")  # fmt: skip
+        raise ValueError(
+            f"{label}: validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as "
+            "one that `data.hold_out` makes"
+        )
     if look is not None and dev is None:
         raise ValueError(f"{label}: validate_on_dev: no documents are held out from it; accepted: null")
     if config.carry == "all":
         _check_carried(label, objective, config, start, inputs)
     return step(
-        label, train, objective=objective, rows=rows, dev=dev, data=data, tokens=tokens, start=start, config=config,
+        label,
+        train,
+        objective=objective,
+        rows=rows,
+        dev=dev,
+        data=data,
+        tokens=tokens,
+        start=start,
+        config=config,
         **inputs,
-    )  # fmt: skip
+    )
 
 
 def _check_carried(label: str, objective: str, config: TrainConfig, start: Step, inputs: Mapping[str, Any]) -> None:

@@ -91,8 +91,10 @@ class PretrainingPhase(Config):
                 raise ValueError("head: simcse without `masking` predicts no tokens; accepted: null")
         if self.objective == "diffcse":
             if not any(term.over == "discriminator" for term in self.train.losses):
-                raise ValueError("train.losses: none is over `discriminator`, without which diffcse is simcse; "
-                                 "accepted: one that is, or `objective: simcse`")  # fmt: skip
+                raise ValueError(
+                    "train.losses: none is over `discriminator`, without which diffcse is simcse; "
+                    "accepted: one that is, or `objective: simcse`"
+                )
             if self.head is not None and differing.task == "detection":
                 raise ValueError("head: `difference.task: detection` predicts no tokens; accepted: null")
         if "bottleneck" in keys:
@@ -106,16 +108,20 @@ class PretrainingPhase(Config):
         if self.rated is not None and look is not None:
             splits = getattr(self.rated, "splits", None)
             if splits is not None and list(splits) != [look.split]:
-                raise ValueError(f"rated.splits: {listing(splits)}; accepted: [{look.split}], or another split in "
-                                 "train.validate_on_dev.split")  # fmt: skip
+                raise ValueError(
+                    f"rated.splits: {listing(splits)}; accepted: [{look.split}], or another split in "
+                    "train.validate_on_dev.split"
+                )
         return self
 
     @model_validator(mode="after")
     def _has_others_in_a_batch(self) -> Self:
         part = self.train.batch // self.train.accumulate
         if part < 2 and any(term.over == "batch" for term in self.train.losses):
-            raise ValueError(f"train.batch: {self.train.batch}: a text is told from the others of its batch, or of its "
-                             "part of `accumulate`, and there are none; accepted: 2 or more there")  # fmt: skip
+            raise ValueError(
+                f"train.batch: {self.train.batch}: a text is told from the others of its batch, or of its "
+                "part of `accumulate`, and there are none; accepted: 2 or more there"
+            )
         return self
 
 
@@ -152,8 +158,10 @@ def pretrained(
     for i, asked in enumerate(phases):
         limit = getattr(reads, "document_tokens", None)
         if asked.text_tokens is not None and limit is not None and asked.text_tokens > limit:
-            raise ValueError(f"text_tokens: {asked.text_tokens}: the retriever reads {limit} tokens of a text "
-                             f"(retriever.document_tokens); accepted: at most {limit}, or null")  # fmt: skip
+            raise ValueError(
+                f"text_tokens: {asked.text_tokens}: the retriever reads {limit} tokens of a text "
+                f"(retriever.document_tokens); accepted: at most {limit}, or null"
+            )
         name, writes = "pre-training", "generator"
         if len(phases) > 1:
             name, writes = f"{name} {i + 1}", f"{writes} {i + 1}"
@@ -180,13 +188,22 @@ def pretrained(
         begins = models[-1].step
         if split:
             if encoder is None and i > 0:
-                raise ValueError(f"pretrain.{i}: {asked.objective} trains one encoder, and the phase before it has "
-                                 "trained two towers; accepted: `ict` as the last phase")  # fmt: skip
+                raise ValueError(
+                    f"pretrain.{i}: {asked.objective} trains one encoder, and the phase before it has "
+                    "trained two towers; accepted: `ict` as the last phase"
+                )
             begins = encoder or _with_shared_towers(collection, reads).step
         learnt = _learnt(
-            label, collection, begun, asked.objective, begins, config=asked.train,
-            seed=[own_seed, asked.objective, *([i] if i else [])], dev=dev, **own,
-        )  # fmt: skip
+            label,
+            collection,
+            begun,
+            asked.objective,
+            begins,
+            config=asked.train,
+            seed=[own_seed, asked.objective, *([i] if i else [])],
+            dev=dev,
+            **own,
+        )
         encoder = learnt if split else None
         models.append(begun.after(with_two_towers(f"{label}, two towers", reads, learnt) if split else learnt))
     return models[1:]
@@ -206,9 +223,15 @@ def _with_shared_towers(collection: Collection, reads: DualEncoderConfig) -> Mod
 
 
 def generator(
-    label: str, collection: Collection, model: Model, asked: GeneratorPhase, seed: int, *, edits: MaskConfig,
+    label: str,
+    collection: Collection,
+    model: Model,
+    asked: GeneratorPhase,
+    seed: int,
+    *,
+    edits: MaskConfig,
     tokens: int | None = None,
-) -> Step:  # fmt: skip
+) -> Step:
     """The generator, perhaps after masked language modelling. ValueError where the files of both models tell that it
     cannot replace tokens of what `model` reads, the first `tokens` of each text where these alone are learnt from."""
     if isinstance(reads := model.begun.inputs.get("config"), DualEncoderConfig):
@@ -231,12 +254,16 @@ def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderCo
     is left to that."""
     kind, most = kind_of_tokenizer(retriever), positions(generator)
     if edits.unit == "words" and kind not in (None, "WordPiece"):
-        raise ValueError(f"unit: words: where they begin is known of WordPiece tokenizers alone, and that of "
-                         f"{retriever.model} is {kind}; accepted: tokens")  # fmt: skip
+        raise ValueError(
+            f"unit: words: where they begin is known of WordPiece tokenizers alone, and that of "
+            f"{retriever.model} is {kind}; accepted: tokens"
+        )
     _check_vocabulary("generator", generator, retriever)
     if most is not None and most < (retriever.document_tokens or 0):
-        raise ValueError(f"generator: {generator.model} reads at most {most} tokens, and the retriever's "
-                         f"document_tokens are {retriever.document_tokens}; accepted: one of as many")  # fmt: skip
+        raise ValueError(
+            f"generator: {generator.model} reads at most {most} tokens, and the retriever's "
+            f"document_tokens are {retriever.document_tokens}; accepted: one of as many"
+        )
 
 
 def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: DualEncoderConfig) -> None:
@@ -244,17 +271,35 @@ def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: Dua
     cannot be read here is left to the training."""
     own, other = vocabulary(model), vocabulary(retriever)
     if own is not None and other is not None and own != other:
-        raise ValueError(f"{key}: {model.model}: its vocabulary is another than the retriever's; accepted: one with "
-                         "the same tokens")  # fmt: skip
+        raise ValueError(
+            f"{key}: {model.model}: its vocabulary is another than the retriever's; accepted: one with the same tokens"
+        )
 
 
 def _learnt(
-    label: str, collection: Collection, reads: Model, objective: str, begins: Step, *, config: TrainConfig,
-    seed: list[Any], dev: Step | None = None, **own: Any,
-) -> Step:  # fmt: skip
+    label: str,
+    collection: Collection,
+    reads: Model,
+    objective: str,
+    begins: Step,
+    *,
+    config: TrainConfig,
+    seed: list[Any],
+    dev: Step | None = None,
+    **own: Any,
+) -> Step:
     """A training on the collection's documents, over the token store of the model that `reads` them. ValueError where
     it is to be validated and there is nothing to do so by: no documents are held out."""
     return learnt(
-        label, objective, config, start=begins, rows=collection.data, data=collection.data, tokens=reads.tokens,
-        dev=dev, seed=seed, part="pre-training", **own,
-    )  # fmt: skip
+        label,
+        objective,
+        config,
+        start=begins,
+        rows=collection.data,
+        data=collection.data,
+        tokens=reads.tokens,
+        dev=dev,
+        seed=seed,
+        part="pre-training",
+        **own,
+    )

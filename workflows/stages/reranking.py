@@ -42,33 +42,53 @@ class Reranking:
         if split == self.evaluate.select:
             return self.weights
         return step(
-            f"{self.label} with priors ({split})", add_prior, reranked=self._reranked(split),
-            priors=self._priors(split), weights=self.weights, depth=self.depth.depth,
-        )  # fmt: skip
+            f"{self.label} with priors ({split})",
+            add_prior,
+            reranked=self._reranked(split),
+            priors=self._priors(split),
+            weights=self.weights,
+            depth=self.depth.depth,
+        )
 
     @property
     def weights(self) -> Step:
         """The weights of the ranker's scores and of the priors'."""
         split = self._select
         return step(
-            f"{self.label} weights", fit_prior, data=self.collection.data, reranked=self._reranked(split),
-            priors=self._priors(split), split=split, depth=self.depth.depth,
-        )  # fmt: skip
+            f"{self.label} weights",
+            fit_prior,
+            data=self.collection.data,
+            reranked=self._reranked(split),
+            priors=self._priors(split),
+            split=split,
+            depth=self.depth.depth,
+        )
 
     def gate(self, config: GateConfig) -> Step:
         """Whether the ranker's order is better than that of the ranking that it reads."""
         split = self._select
         return step(
-            f"{self.label} gate", gate, data=self.collection.data, ranking=self._ranking(split),
-            reranked=self.ranking(split), split=split, measure=self.evaluate.select_by, config=config,
-        )  # fmt: skip
+            f"{self.label} gate",
+            gate,
+            data=self.collection.data,
+            ranking=self._ranking(split),
+            reranked=self.ranking(split),
+            split=split,
+            measure=self.evaluate.select_by,
+            config=config,
+        )
 
     def teach(self, label: str, groups: Step, config: ScoreConfig) -> Step:
         """Groups of training queries with the scores as teacher."""
         judged = step(
-            label, score_groups, data=self.collection.data, tokens=self.ranker.tokens, groups=groups,
-            ranker=self.ranker.step, config=config,
-        )  # fmt: skip
+            label,
+            score_groups,
+            data=self.collection.data,
+            tokens=self.ranker.tokens,
+            groups=groups,
+            ranker=self.ranker.step,
+            config=config,
+        )
         if self.prior is None:
             return judged
         return step(
@@ -77,9 +97,15 @@ class Reranking:
 
     def _reranked(self, split: str) -> Step:
         return step(
-            f"{self.label} ({split})", rerank, data=self.collection.data, tokens=self.ranker.tokens,
-            ranking=self._ranking(split), split=split, ranker=self.ranker.step, config=self.depth,
-        )  # fmt: skip
+            f"{self.label} ({split})",
+            rerank,
+            data=self.collection.data,
+            tokens=self.ranker.tokens,
+            ranking=self._ranking(split),
+            split=split,
+            ranker=self.ranker.step,
+            config=self.depth,
+        )
 
     def _ranking(self, split: str) -> Step:
         return (self.over or self.retrieval.ranking)(split)

@@ -71,9 +71,14 @@ class System:
     def inputs(self) -> dict[str, Any]:
         """What the step `results` takes of it."""
         entry = {
-            "system": self.name, "round": self.round, "collection": self.collection, "split": self.split,
-            "seed": self.seed, "metrics": self.metrics, "answers": self.answers,
-        }  # fmt: skip
+            "system": self.name,
+            "round": self.round,
+            "collection": self.collection,
+            "split": self.split,
+            "seed": self.seed,
+            "metrics": self.metrics,
+            "answers": self.answers,
+        }
         return entry if self.analysis is None else {**entry, "analysis": self.analysis}
 
 
@@ -88,9 +93,18 @@ class Results:
     """What the collection is called in tables; None for what its source is called."""
 
     def add(
-        self, name: str, ranking: Step, *, seed: int, round: int | None = None, retrieval: Retrieval | None = None,
-        ranker: Step | None = None, entropy: bool = False, queries: int | None = None, oracle: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        ranking: Step,
+        *,
+        seed: int,
+        round: int | None = None,
+        retrieval: Retrieval | None = None,
+        ranker: Step | None = None,
+        entropy: bool = False,
+        queries: int | None = None,
+        oracle: bool = False,
+    ) -> None:
         """Measure a system's ranking, perhaps on a sample of the queries, and what its vectors are like.
 
         An oracle is measured and never selected. A system without training has the same numbers for every seed.
@@ -101,29 +115,57 @@ class Results:
         judged = [measure for measure in asked.measures if not needs_answers(measure)]
         by_answer = len(judged) < len(asked.measures)
         metrics = step(
-            f"{whose} measures", evaluate, data=collection.data,
-            ranking=collection.answering(ranking, [asked.split]) if by_answer else ranking, split=asked.split,
-            measures=asked.measures, entropy=asked.entropy if entropy else None, queries=queries,
-        )  # fmt: skip
+            f"{whose} measures",
+            evaluate,
+            data=collection.data,
+            ranking=collection.answering(ranking, [asked.split]) if by_answer else ranking,
+            split=asked.split,
+            measures=asked.measures,
+            entropy=asked.entropy if entropy else None,
+            queries=queries,
+        )
         analysis = None
         if self.config.analyse is not None and retrieval is not None and ranker is None:
             analysis = step(
-                f"{whose} analysis", analyse, data=collection.data, tokens=collection.tokens,
-                vectors=retrieval.vectors, queries=retrieval.queries(asked.split), ranking=ranking,
-                split=asked.split, config=self.config.analyse,
-            )  # fmt: skip
+                f"{whose} analysis",
+                analyse,
+                data=collection.data,
+                tokens=collection.tokens,
+                vectors=retrieval.vectors,
+                queries=retrieval.queries(asked.split),
+                ranking=ranking,
+                split=asked.split,
+                config=self.config.analyse,
+            )
         measured = System(
-            name, round, self._collection, asked.split, seed, metrics, collection.data, ranking, retrieval, ranker,
-            answers=self.config.answers if by_answer else None, analysis=analysis, queries=queries, oracle=oracle,
-        )  # fmt: skip
+            name,
+            round,
+            self._collection,
+            asked.split,
+            seed,
+            metrics,
+            collection.data,
+            ranking,
+            retrieval,
+            ranker,
+            answers=self.config.answers if by_answer else None,
+            analysis=analysis,
+            queries=queries,
+            oracle=oracle,
+        )
         self.systems.append(measured)
         for other, source in asked.other_qrels.items():
             with in_phase(COLLECTION):
                 data = step(f"data ({other})", ingest, source=self._in_form(source))
             metrics = step(
-                f"{whose} measures ({other})", evaluate, data=data, ranking=ranking, split=asked.split,
-                measures=judged, queries=queries,
-            )  # fmt: skip
+                f"{whose} measures ({other})",
+                evaluate,
+                data=data,
+                ranking=ranking,
+                split=asked.split,
+                measures=judged,
+                queries=queries,
+            )
             self.systems.append(
                 replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
             )
@@ -172,18 +214,24 @@ def gathered(
     of = [(system.name, system.collection, system.split, system.seed) for system in systems]
     for name, collection, split, seed in of:
         if of.count((name, collection, split, seed)) > 1:
-            raise ValueError(f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
-                             "such as a key of evaluate.other_qrels or evaluate.other_rankings")  # fmt: skip
+            raise ValueError(
+                f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
+                "such as a key of evaluate.other_qrels or evaluate.other_rankings"
+            )
     names = system_names(systems)
     for compared in (one for pair in comparisons for one in pair):
         if compared is not None and compared not in names:
             raise ValueError(f"a comparison names {compared!r}; the systems are {listing(names)}")
     averaged: dict[str, Any] = {} if parts is None else {"parts": dict(parts)}
     return step(
-        "results", results if parts is None else averages, systems=[system.inputs() for system in systems],
+        "results",
+        results if parts is None else averages,
+        systems=[system.inputs() for system in systems],
         comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
-        seed=0, rounds=10_000, **averaged,
-    )  # fmt: skip
+        seed=0,
+        rounds=10_000,
+        **averaged,
+    )
 
 
 def system_names(systems: Iterable[System]) -> list[str]:

@@ -67,9 +67,13 @@ class Retrieval:
             return self.vectors
         size = "" if dimensions is None else f" of {dimensions} dimensions"
         return step(
-            f"{self.label} {'' if kind == 'encoded' else f'{kind} '}vectors{size}", smaller_vectors,
-            vectors=self.vectors, retriever=self.model.step, dimensions=dimensions, kind=kind,
-        )  # fmt: skip
+            f"{self.label} {'' if kind == 'encoded' else f'{kind} '}vectors{size}",
+            smaller_vectors,
+            vectors=self.vectors,
+            retriever=self.model.step,
+            dimensions=dimensions,
+            kind=kind,
+        )
 
     def searching(self, search: SearchConfig, size: str = "") -> "Retrieval":
         """The same encoded vectors searched in another way; nothing is encoded anew."""
@@ -79,9 +83,12 @@ class Retrieval:
         if search.index is None:
             return own
         index = step(
-            f"{own._name} index", faiss_index, vectors=own.searched, factory=search.index,
+            f"{own._name} index",
+            faiss_index,
+            vectors=own.searched,
+            factory=search.index,
             ef_construction=search.ef_construction,
-        )  # fmt: skip
+        )
         return replace(own, index=index)
 
     @property
@@ -99,14 +106,25 @@ class Retrieval:
     def queries(self, split: str) -> Step:
         """The vectors of a split's queries."""
         return step(
-            f"{self.label} queries ({split})", encode_queries, data=self.data, tokens=self.model.tokens,
-            retriever=self.model.step, split=split, config=self.encode,
-        )  # fmt: skip
+            f"{self.label} queries ({split})",
+            encode_queries,
+            data=self.data,
+            tokens=self.model.tokens,
+            retriever=self.model.step,
+            split=split,
+            config=self.encode,
+        )
 
     def found(self, split: str) -> Step:
         """What the search finds for a split's queries: the ranking, or candidates for it."""
-        inputs: dict[str, Any] = {"data": self.data, "vectors": self.searched, "queries": self.queries(split),
-                                  "index": self.index, "k": self.k, "config": self.search.of_candidates()}  # fmt: skip
+        inputs: dict[str, Any] = {
+            "data": self.data,
+            "vectors": self.searched,
+            "queries": self.queries(split),
+            "index": self.index,
+            "k": self.k,
+            "config": self.search.of_candidates(),
+        }
         if self.search.rescore is None:
             return step(f"{self._name} ranking ({split})", search, **inputs)
         return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
@@ -117,17 +135,26 @@ class Retrieval:
         if self.rescored_by is None:
             return found
         return step(
-            f"{self._name} ranking ({split})", rescore, data=self.data, vectors=self.rescored_by,
-            queries=self.queries(split), ranking=found, k=self.k,
-        )  # fmt: skip
+            f"{self._name} ranking ({split})",
+            rescore,
+            data=self.data,
+            vectors=self.rescored_by,
+            queries=self.queries(split),
+            ranking=found,
+            k=self.k,
+        )
 
 
 def refresh(label: str, collection: Collection, retriever: Model, config: CollectionConfig) -> Retrieval:
     """Encode the collection anew, to retrieve from it (Zhang et al., 2022, section 3.3)."""
     vectors = step(
-        f"{label} vectors", encode_documents, data=collection.data, tokens=retriever.tokens, retriever=retriever.step,
+        f"{label} vectors",
+        encode_documents,
+        data=collection.data,
+        tokens=retriever.tokens,
+        retriever=retriever.step,
         config=config.encode,
-    )  # fmt: skip
+    )
     retrieval = Retrieval(
         label, collection.data, retriever, vectors, None, k=config.k, encode=config.encode, search=config.search
     )
@@ -139,9 +166,15 @@ def reranked(
 ) -> Step:
     """The measured queries' ranking in a ranker's order."""
     return step(
-        label, rerank, data=collection.data, tokens=ranker.tokens, ranking=ranking, split=config.evaluate.split,
-        ranker=ranker.step, config=depth,
-    )  # fmt: skip
+        label,
+        rerank,
+        data=collection.data,
+        tokens=ranker.tokens,
+        ranking=ranking,
+        split=config.evaluate.split,
+        ranker=ranker.step,
+        config=depth,
+    )
 
 
 def fused_with_bm25(
@@ -155,17 +188,28 @@ def fused_with_bm25(
     chosen: FusionConfig | Step = how
     if asked.select is not None and asked.select_by is not None:
         chosen = step(
-            f"{label} weights", fit_fusion, data=collection.data, rankings=[of(asked.select) for of in rankings],
-            split=asked.select, measure=asked.select_by, config=how, lexical=lexical,
-        )  # fmt: skip
+            f"{label} weights",
+            fit_fusion,
+            data=collection.data,
+            rankings=[of(asked.select) for of in rankings],
+            split=asked.select,
+            measure=asked.select_by,
+            config=how,
+            lexical=lexical,
+        )
 
     def ranking(split: str) -> Step:
         if isinstance(chosen, Step) and split == asked.select:
             return chosen
         return step(
-            f"{label} ({split})", fuse, data=collection.data, rankings=[of(split) for of in rankings], split=split,
-            config=chosen, lexical=lexical,
-        )  # fmt: skip
+            f"{label} ({split})",
+            fuse,
+            data=collection.data,
+            rankings=[of(split) for of in rankings],
+            split=split,
+            config=chosen,
+            lexical=lexical,
+        )
 
     return ranking
 
@@ -177,13 +221,23 @@ def by_neighbours(retrieval: Retrieval, config: CollectionConfig, trials: Trials
     assert asked.select is not None
     assert asked.select_by is not None
     choice = step(
-        f"{label} numbers", chosen, data=retrieval.data, vectors=retrieval.vectors,
-        queries=[retrieval.queries(asked.select)], rankings=[retrieval.ranking(asked.select)], split=asked.select,
+        f"{label} numbers",
+        chosen,
+        data=retrieval.data,
+        vectors=retrieval.vectors,
+        queries=[retrieval.queries(asked.select)],
+        rankings=[retrieval.ranking(asked.select)],
+        split=asked.select,
         config=ChooseConfig(**trials.model_dump(), split=None, measure=asked.select_by),
-    )  # fmt: skip
+    )
     if asked.split == asked.select:
         return choice
     return step(
-        f"{label} ({asked.split})", rerank_by_neighbours, data=retrieval.data, vectors=retrieval.vectors,
-        queries=retrieval.queries(asked.split), ranking=retrieval.ranking(asked.split), config=choice,
-    )  # fmt: skip
+        f"{label} ({asked.split})",
+        rerank_by_neighbours,
+        data=retrieval.data,
+        vectors=retrieval.vectors,
+        queries=retrieval.queries(asked.split),
+        ranking=retrieval.ranking(asked.split),
+        config=choice,
+    )

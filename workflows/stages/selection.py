@@ -49,11 +49,17 @@ def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:
 def _selection(outcome: Outcome, there: Outcome, measure: str) -> Step:
     """The step that selects, by the systems' rankings of the split that they are selected on."""
     systems = [
-        {"system": one.name, "seed": one.seed, "trained": one.trained, "ranking": one.ranking, "queries": one.queries,
-         **({"cost": outcome.levels[one.name]} if one.name in outcome.levels else {})}
+        {
+            "system": one.name,
+            "seed": one.seed,
+            "trained": one.trained,
+            "ranking": one.ranking,
+            "queries": one.queries,
+            **({"cost": outcome.levels[one.name]} if one.name in outcome.levels else {}),
+        }
         for one in there.systems
         if one.ranking is not None and not one.oracle and one.data.fingerprint == outcome.data.fingerprint
-    ]  # fmt: skip
+    ]
     selection = step("selection", select, data=outcome.data, split=there.split, measure=measure, systems=systems)
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())

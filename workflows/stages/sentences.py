@@ -97,9 +97,14 @@ class SentencesConfig(Config):
         k = max([cutoff(name) or 0 for name in measures], default=1)
         evaluate = EvaluateConfig(split=asked.split or ALL, select=None, measures=measures)
         return CollectionConfig(
-            data=asked.data, seeds=seeds, k=k, tokens=self.tokens, encode=self.encode, search=self.search,
+            data=asked.data,
+            seeds=seeds,
+            k=k,
+            tokens=self.tokens,
+            encode=self.encode,
+            search=self.search,
             evaluate=evaluate,
-        )  # fmt: skip
+        )
 
 
 def positives(name: str) -> str:
@@ -149,23 +154,37 @@ def measured(
 
 
 def _on_set(
-    collection: Collection, own: CollectionConfig, config: SentencesConfig, name: str,
-    asked: RatedPairs | LabelledSentences, encoders: Sequence[Encoder], note: str,
-) -> Outcome:  # fmt: skip
+    collection: Collection,
+    own: CollectionConfig,
+    config: SentencesConfig,
+    name: str,
+    asked: RatedPairs | LabelledSentences,
+    encoders: Sequence[Encoder],
+    note: str,
+) -> Outcome:
     results, found = Results(collection, own, name=name), Results(collection, own, name=positives(name))
     kind, measure = ("similarity", similarity) if isinstance(asked, RatedPairs) else ("transfer", transfer)
     how = config.correlation if isinstance(asked, RatedPairs) else config.classifier
     for encoder in encoders:
         retrieval = refresh(encoder.label, collection, encoder.on(collection), own)
         measures = step(
-            f"{encoder.label} {kind}", measure, data=collection.data, vectors=retrieval.vectors, split=asked.split,
+            f"{encoder.label} {kind}",
+            measure,
+            data=collection.data,
+            vectors=retrieval.vectors,
+            split=asked.split,
             config=how,
-        )  # fmt: skip
+        )
         results.add_measures(encoder.system, measures, seed=encoder.seed, retrieval=retrieval)
         if isinstance(asked, RatedPairs) and asked.retrieve:
             found.add(encoder.system, retrieval.ranking(asked.split), seed=encoder.seed, retrieval=retrieval)
     systems = [*results.systems, *found.systems]
     return Outcome(
-        results=systems[-1].metrics, data=collection.data, systems=systems, retrieval=retrieval, ranker=None,
-        split=own.evaluate.split, note=note,
-    )  # fmt: skip
+        results=systems[-1].metrics,
+        data=collection.data,
+        systems=systems,
+        retrieval=retrieval,
+        ranker=None,
+        split=own.evaluate.split,
+        note=note,
+    )

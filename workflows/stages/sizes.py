@@ -54,11 +54,17 @@ class Sizes:
     def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:
         name = f"{system}, {size}" if size else system
         metrics = next(one for one in reversed(self.results.systems) if (one.name, one.seed) == (name, seed)).metrics
-        self.rows.append({
-            "system": name, "seed": seed, "metrics": metrics, "whole": whole,
-            "ranking": retrieval.ranking(self.results.config.evaluate.split),
-            "searched": retrieval.index or retrieval.searched, "rescored_by": retrieval.rescored_by,
-        })  # fmt: skip
+        self.rows.append(
+            {
+                "system": name,
+                "seed": seed,
+                "metrics": metrics,
+                "whole": whole,
+                "ranking": retrieval.ranking(self.results.config.evaluate.split),
+                "searched": retrieval.index or retrieval.searched,
+                "rescored_by": retrieval.rescored_by,
+            }
+        )
 
     @in_phase(EVALUATION)
     def table(self, label: str = "sizes") -> tuple[Step, ...]:

@@ -107,8 +107,10 @@ def last(outcome: Outcome) -> System:
     """The last retriever's system, reordered by the last ranker where that was measured; UserError for none."""
     found = _of_the_last(outcome)
     if not found:
-        raise UserError(f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
-                        f"({listing(_ranked(outcome))})")  # fmt: skip
+        raise UserError(
+            f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
+            f"({listing(_ranked(outcome))})"
+        )
     return found[0]
 
 
@@ -124,8 +126,10 @@ def _of_the_last(outcome: Outcome) -> list[System]:
 
 def _ranked(outcome: Outcome) -> dict[str, System]:
     if not outcome.ranked:
-        raise UserError("no system of this run has a ranking of its own, as each stands for several; accepted: one of "
-                        "the experiments that it is made of")  # fmt: skip
+        raise UserError(
+            "no system of this run has a ranking of its own, as each stands for several; accepted: one of "
+            "the experiments that it is made of"
+        )
     return outcome.ranked
 
 
@@ -135,8 +139,10 @@ def stages(system: System) -> Stages:
     with _named(system):
         made = _stages(system.ranking, system.data)
         if "neighbours" in made and list(made) != ["dense", "neighbours"]:
-            raise UserError(f"{made['neighbours'].label!r} reranks by neighbours; accepted: what a retriever ranks, as "
-                            "the last stage")  # fmt: skip
+            raise UserError(
+                f"{made['neighbours'].label!r} reranks by neighbours; accepted: what a retriever ranks, as "
+                "the last stage"
+            )
         return made
 
 
@@ -146,11 +152,14 @@ def stages_of_folder(system: System) -> Stages:
     vectors = made["dense"].inputs["vectors"] if "dense" in made else None
     with _named(system):
         if "rescored" in made:
-            raise UserError(f"{made['rescored'].label!r} orders what is found by other vectors; accepted: one kind of "
-                            "vectors")  # fmt: skip
+            raise UserError(
+                f"{made['rescored'].label!r} orders what is found by other vectors; accepted: one kind of vectors"
+            )
         if vectors is not None and vectors.function is smaller_vectors and vectors.inputs["kind"] == "binary":
-            raise UserError(f"{made['dense'].label!r} finds documents by the Hamming distance of bits; accepted: whole "
-                            "vectors, int8, or an index")  # fmt: skip
+            raise UserError(
+                f"{made['dense'].label!r} finds documents by the Hamming distance of bits; accepted: whole "
+                "vectors, int8, or an index"
+            )
     return made
 
 
@@ -174,8 +183,10 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         lists = node.inputs["rankings"]
         made = [_stages(one, data) for one in lists]
         if sorted(name for one in made for name in one if name != "rescored") != ["dense", "lexical"]:
-            raise UserError(f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
-                            "BM25 with one of a retriever")  # fmt: skip
+            raise UserError(
+                f"{node.label!r} fuses {listing(repr(one.label) for one in lists)}; accepted: a ranking of "
+                "BM25 with one of a retriever"
+            )
         return {**made[0], **made[1], "fusion": node}
     if node.function is rerank_by_neighbours:
         before = _stages(node.inputs["ranking"], data)
@@ -194,11 +205,15 @@ def _stages(node: Step, data: Step) -> dict[str, Step]:
         for prior in node.inputs["priors"]:
             for name, stage in _stages(prior["ranking"], data).items():
                 if before.setdefault(name, stage).fingerprint != stage.fingerprint:
-                    raise UserError(f"{node.label!r} adds the scores of {stage.label!r}, and {before[name].label!r} is "
-                                    "what it reranks; accepted: one ranking of each kind")  # fmt: skip
+                    raise UserError(
+                        f"{node.label!r} adds the scores of {stage.label!r}, and {before[name].label!r} is "
+                        "what it reranks; accepted: one ranking of each kind"
+                    )
         return {**before, "prior": node}
-    raise UserError(f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever "
-                    "(by neighbours too), the fusion of both, a ranker over these")  # fmt: skip
+    raise UserError(
+        f"{node.label!r} ({node.function.__name__}) is no stage of a system; accepted: BM25, a retriever "
+        "(by neighbours too), the fusion of both, a ranker over these"
+    )
 
 
 def retriever_of(stage: Step) -> Step:
@@ -254,16 +269,18 @@ def described(system: System, steps: Stages, store: Store) -> SystemConfig:
     with _named(system):
         neighbours = _neighbours(steps, store) if "neighbours" in steps else None
     return SystemConfig(
-        version=VERSION, name=system.name,
+        version=VERSION,
+        name=system.name,
         documents=count(store.path(system.data) / "documents.parquet"),
         lexical=_lexical(steps["lexical"]) if "lexical" in steps else None,
-        dense=dense(
-            steps["dense"], store.path(retriever_of(steps["dense"])) / "model", neighbours
-        ) if "dense" in steps else None,
+        dense=dense(steps["dense"], store.path(retriever_of(steps["dense"])) / "model", neighbours)
+        if "dense" in steps
+        else None,
         fusion=_fusion(steps["fusion"], "lexical" if next(iter(steps)) == "lexical" else "dense", store)
-        if "fusion" in steps else None,
+        if "fusion" in steps
+        else None,
         ranker=_ranker(steps["ranker"], steps.get("prior"), store) if "ranker" in steps else None,
-    )  # fmt: skip
+    )
 
 
 def count(table: Path) -> int:
@@ -279,10 +296,14 @@ def dense(stage: Step, model: Path, neighbours: Neighbours | None = None) -> Den
     dimensions = made.inputs["dimensions"] if made.function is smaller_vectors else None
     dimensions = dimensions or about.get("truncate")
     return Dense(
-        k=stage.inputs["k"], query_tokens=lengths_of(model)["query_tokens"], precision=encode.precision,
-        vectors=encode.vectors, neighbours=neighbours, dimensions=dimensions,
+        k=stage.inputs["k"],
+        query_tokens=lengths_of(model)["query_tokens"],
+        precision=encode.precision,
+        vectors=encode.vectors,
+        neighbours=neighbours,
+        dimensions=dimensions,
         normalize=dimensions is not None and about["similarity"] == "cosine",
-    )  # fmt: skip
+    )
 
 
 def _neighbours(steps: Stages, store: Store) -> Neighbours:
@@ -293,8 +314,10 @@ def _neighbours(steps: Stages, store: Store) -> Neighbours:
     numbers = best(store.path(config)) if isinstance(config, Step) else config
     by = list_of.inputs["index"]
     if by is not None and not index.holds_vectors(index.read(store.path(by) / INDEX, threads=cores(), gpu=False)):
-        raise UserError(f"search.index: {by.inputs['factory']} holds no document's vector as it is, and neighbours are "
-                        "found by these; accepted: null, Flat, HNSW32, IVF1024,Flat")  # fmt: skip
+        raise UserError(
+            f"search.index: {by.inputs['factory']} holds no document's vector as it is, and neighbours are "
+            "found by these; accepted: null, Flat, HNSW32, IVF1024,Flat"
+        )
     context = min(numbers.context, list_of.inputs["k"])
     return parse(Neighbours, {**numbers.model_dump(), "context": context}, where="neighbours")
 

@@ -30,9 +30,17 @@ NO_INPUTS = ScreenInputs()
 
 
 def phase(
-    label: str, collection: Collection, model: Model, *, rankings: Rankings | None, seed: list[Any],
-    config: TrainingPhase, inputs: ScreenInputs = NO_INPUTS, part: str | None = None, **own: Config,
-) -> Model:  # fmt: skip
+    label: str,
+    collection: Collection,
+    model: Model,
+    *,
+    rankings: Rankings | None,
+    seed: list[Any],
+    config: TrainingPhase,
+    inputs: ScreenInputs = NO_INPUTS,
+    part: str | None = None,
+    **own: Config,
+) -> Model:
     """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
@@ -41,9 +49,15 @@ def phase(
 
 
 def mine_groups(
-    label: str, collection: Collection, *, rankings: Rankings | None, seed: list[Any], config: TrainingPhase,
-    inputs: ScreenInputs = NO_INPUTS, gate: Step | None = None,
-) -> Step:  # fmt: skip
+    label: str,
+    collection: Collection,
+    *,
+    rankings: Rankings | None,
+    seed: list[Any],
+    config: TrainingPhase,
+    inputs: ScreenInputs = NO_INPUTS,
+    gate: Step | None = None,
+) -> Step:
     """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives are
     random, unless the config takes those that the source gives."""
     ranking = rankings("train") if rankings is not None and config.mine.given is None else None
@@ -56,9 +70,17 @@ def mine_groups(
     if config.screen is not None:
         ranking = screened(label, collection, ranking, config.screen, inputs)
     return step(
-        label, mine, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
-        groups=config.train.updates * config.train.batch, seed=seed, config=config.mine, gate=gate,
-    )  # fmt: skip
+        label,
+        mine,
+        data=collection.data,
+        tokens=collection.tokens,
+        ranking=ranking,
+        split="train",
+        groups=config.train.updates * config.train.batch,
+        seed=seed,
+        config=config.mine,
+        gate=gate,
+    )
 
 
 def screened(
@@ -72,21 +94,42 @@ def screened(
         if inputs.ranker is None:
             raise UserError(f"{label}: screen.vote: there is no ranker yet that could be asked")
         votes = step(
-            f"{label} votes", rerank, data=collection.data, tokens=inputs.ranker.tokens, ranking=ranking,
-            split="train", ranker=inputs.ranker.step, config=RerankConfig(depth=config.vote.depth),
-        )  # fmt: skip
+            f"{label} votes",
+            rerank,
+            data=collection.data,
+            tokens=inputs.ranker.tokens,
+            ranking=ranking,
+            split="train",
+            ranker=inputs.ranker.step,
+            config=RerankConfig(depth=config.vote.depth),
+        )
     if config.reciprocal is not None and inputs.vectors is None:
         raise UserError(f"{label}: screen.reciprocal: this ranking was not made by vectors")
     return step(
-        f"{label} screened", screen, data=collection.data, tokens=collection.tokens, ranking=ranking, split="train",
-        votes=votes, vectors=inputs.vectors if config.reciprocal is not None else None, config=config,
-    )  # fmt: skip
+        f"{label} screened",
+        screen,
+        data=collection.data,
+        tokens=collection.tokens,
+        ranking=ranking,
+        split="train",
+        votes=votes,
+        vectors=inputs.vectors if config.reciprocal is not None else None,
+        config=config,
+    )
 
 
 def train_model(
-    label: str, collection: Collection, model: Model, *, rows: Step, rankings: Rankings | None, seed: list[Any],
-    config: TrainingPhase, part: str | None = None, **own: Config,
-) -> Model:  # fmt: skip
+    label: str,
+    collection: Collection,
+    model: Model,
+    *,
+    rows: Step,
+    rankings: Rankings | None,
+    seed: list[Any],
+    config: TrainingPhase,
+    part: str | None = None,
+    **own: Config,
+) -> Model:
     """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
 
     `part` is the part of a run that the training belongs to, by default `<objective> training`. `own` are configs that
@@ -100,7 +143,7 @@ def train_model(
         if config.generator is not None:
             artifacts["generator"] = generator(
                 f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
-            )  # fmt: skip
+            )
     taught = rows.function not in (mine, ranked_pairs) or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:
@@ -111,17 +154,35 @@ def train_model(
         mined = asked is not None or given is not None
         negatives = {"negatives": look.negatives} if mined else {"negatives": 0, "random": look.negatives}
         dev = step(
-            f"{label} {look.split} groups", mine, data=collection.data, tokens=collection.tokens, ranking=asked,
-            split=look.split, groups=look.queries, seed=[*seed, look.split],
+            f"{label} {look.split} groups",
+            mine,
+            data=collection.data,
+            tokens=collection.tokens,
+            ranking=asked,
+            split=look.split,
+            groups=look.queries,
+            seed=[*seed, look.split],
             config=MineConfig(**negatives, given=given),
-        )  # fmt: skip
+        )
     return model.after(
         learnt(
-            label, objective, config.train, taught=taught, dev_taught=config.mine.given == "scores",
-            dimensions=model.dimensions, start=model.step, rows=rows, dev=dev, data=collection.data,
-            tokens=model.tokens, seed=seed, part=part or f"{model.objective} training", **artifacts, **own,
+            label,
+            objective,
+            config.train,
+            taught=taught,
+            dev_taught=config.mine.given == "scores",
+            dimensions=model.dimensions,
+            start=model.step,
+            rows=rows,
+            dev=dev,
+            data=collection.data,
+            tokens=model.tokens,
+            seed=seed,
+            part=part or f"{model.objective} training",
+            **artifacts,
+            **own,
         )
-    )  # fmt: skip
+    )
 
 
 def splits_for(*trainings: TrainConfig | None) -> list[str]:

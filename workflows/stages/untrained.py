@@ -23,7 +23,7 @@ def start_retrieval(collection: Collection, start: Model, config: CollectionConf
 @in_phase(UNTRAINED)
 def add_untrained(
     results: Results, start: Retrieval, model: DualEncoderConfig, *, seed: int, entropy: bool = False
-) -> None:  # fmt: skip
+) -> None:
     """Measure BM25, the start model as the recipe trains from it, the whole start model where the recipe cuts it, and
     BM25 fused with the model as it comes, and the rankings of files. `model` is the start model's config."""
     collection, config = results.collection, results.config

@@ -28,9 +28,17 @@ def _cost(site: Any, *, data: Sizes, ranking: Ranking, **rest: Any) -> Cost:
 
 @Description(part="evaluation", shows=(ANALYSIS,), cost=_cost)
 def analyse(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, vectors: Path, queries: Path, ranking: Path, split: str,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    tokens: Path,
+    vectors: Path,
+    queries: Path,
+    ranking: Path,
+    split: str,
     config: EmbeddingSpaceConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `analysis.json` of the split's judged queries (`components.evaluation.embedding_space`).
 
     `vectors` are the documents', `queries` those of the split's queries. The summary has the analysis'
@@ -51,14 +59,21 @@ def analyse(
     asked, held = QueryVectors(queries), DocumentVectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
     told = embedding_space.analyse(
-        asked[asked.rows(pa.array(chosen, TEXT))], _documents(held, right),
-        _documents(held, nearest), np.asarray(same[right]), config,
-    )  # fmt: skip
+        asked[asked.rows(pa.array(chosen, TEXT))],
+        _documents(held, right),
+        _documents(held, nearest),
+        np.asarray(same[right]),
+        config,
+    )
     write_json(out / ANALYSIS, told)
     return {
-        "queries": told["queries"], "alignment": told["alignment"], "uniformity": told["uniformity"],
-        "anisotropy": told["anisotropy"], "ratio": told["ratio"]["median"], "nearest": told["nearest"]["mean"],
-    }  # fmt: skip
+        "queries": told["queries"],
+        "alignment": told["alignment"],
+        "uniformity": told["uniformity"],
+        "anisotropy": told["anisotropy"],
+        "ratio": told["ratio"]["median"],
+        "nearest": told["nearest"]["mean"],
+    }
 
 
 def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -> tuple[list[str], np.ndarray]:

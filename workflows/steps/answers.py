@@ -36,8 +36,13 @@ class AnswerConfig(Config):
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, splits: list[str], config: AnswerConfig) -> Cost:
     """Each pair of the splits' queries is searched once for its answers."""
     made = Ranking(sum(map(data.asked, splits)), ranking.k)
-    return Cost(work=(Work("rows", 4.0 * made.rows + data.documents, "map"),), makes=made, kept=made.bytes,
-                scratch=24.0 * made.rows, needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
+    return Cost(
+        work=(Work("rows", 4.0 * made.rows + data.documents, "map"),),
+        makes=made,
+        kept=made.bytes,
+        scratch=24.0 * made.rows,
+        needs=(id_memory(data.documents, "ids of all documents"),),
+    )
 
 
 @Description(part="groups and negatives", cost=_cost)
@@ -71,14 +76,24 @@ def answering(
     if not places.exists():
         _write_sought(pairs, places, sought(), first, starts)
     shards = [
-        Shard(f"part-{group:05d}.npy", int(counts[group]),
-              {"group": group, "first": int(first[group]), "start": int(starts[group]), "stop": int(starts[group + 1])})
+        Shard(
+            f"part-{group:05d}.npy",
+            int(counts[group]),
+            {"group": group, "first": int(first[group]), "start": int(starts[group]), "stop": int(starts[group + 1])},
+        )
         for group in np.flatnonzero(counts).tolist()
-    ]  # fmt: skip
+    ]
     map_shards(
-        Matcher, shards, out=out, cluster=cluster, pool=cluster.map, unit="documents", data=data, pairs=pairs,
+        Matcher,
+        shards,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="documents",
+        data=data,
+        pairs=pairs,
         config=config,
-    )  # fmt: skip
+    )
     hits, at = np.zeros(int(starts[-1]), bool), np.load(places, mmap_mode="r")
     for shard in shards:
         hits[at[shard.task["start"] : shard.task["stop"]]] = np.load(out / shard.file)

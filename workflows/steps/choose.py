@@ -44,9 +44,16 @@ def _ranks_cost(site: Any, *, expanded: Expanded, ranking: Ranking, by_answer: b
 
 
 def _groups_cost(
-    site: Any, *, data: Sizes, ranks: Expanded, split: str, max_rank: int, queries: int | None, candidates: int | None,
+    site: Any,
+    *,
+    data: Sizes,
+    ranks: Expanded,
+    split: str,
+    max_rank: int,
+    queries: int | None,
+    candidates: int | None,
     seed: list[Any],
-) -> Cost:  # fmt: skip
+) -> Cost:
     """A group a query, of all its expansions or of so many."""
     asked = data.asked(split)
     made = Grouped(min(asked, queries or asked), min(ranks.number, candidates or ranks.number))
@@ -81,9 +88,17 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 
 @Description(part="query reranking", cost=_groups_cost)
 def rank_groups(
-    out: Path, cluster: Cluster, *, data: Path, ranks: Path, split: str, max_rank: int, queries: int | None,
-    candidates: int | None, seed: list[Any],
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    ranks: Path,
+    split: str,
+    max_rank: int,
+    queries: int | None,
+    candidates: int | None,
+    seed: list[Any],
+) -> dict[str, Any]:
     """Write `groups.parquet`: each query of the split with its expansions, their ranks as targets.
 
     An expansion without an answer has the rank `max_rank` (Chuang et al., 2023: MAX_RANK, 101 or 250). `candidates`
@@ -113,19 +128,32 @@ def rank_groups(
     if not kept:
         raise UserError(f"split {split!r}: no query has expansions of which one retrieves more than another")
     rows = [
-        {"query_id": query, "visit": 0, "doc_ids": [one for one, _ in of], "targets": [rank for _, rank in of],
-         "teacher": None}
+        {
+            "query_id": query,
+            "visit": 0,
+            "doc_ids": [one for one, _ in of],
+            "targets": [rank for _, rank in of],
+            "teacher": None,
+        }
         for query, of in kept
-    ]  # fmt: skip
+    ]
     write(out / "groups.parquet", pa.Table.from_pylist(rows, schema=GROUPS), GROUPS)
     return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
 
 
 @Description(part="query reranking", cost=_choose_cost)
 def choose(
-    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path | None, otherwise: Path,
-    split: str, number: int | None,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    expanded: Path,
+    ranking: Path,
+    scores: Path | None,
+    otherwise: Path,
+    split: str,
+    number: int | None,
+) -> dict[str, Any]:
     """Write `ranking.parquet`, each query's that of the chosen expansion, and `choices.parquet`, which that is.
 
     `scores` is what `predict` wrote or, for the oracle (`best query`), what `answer_ranks` wrote. Without scores the
@@ -144,9 +172,18 @@ def choose(
 
 @Description(part="query reranking", version=2, cost=_choose_cost)
 def choose_several(
-    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, scores: Path, otherwise: Path,
-    split: str, most: int, config: FusionConfig,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    expanded: Path,
+    ranking: Path,
+    scores: Path,
+    otherwise: Path,
+    split: str,
+    most: int,
+    config: FusionConfig,
+) -> dict[str, Any]:
     """Write the same files for the `most` best expansions of each query, their rankings fused."""
     expansions = _asked(expanded, split)
     choices = query_choice.choose(expansions, _scores(scores, expansions), most=most)
@@ -162,9 +199,15 @@ def _asked(expanded: Path, split: str) -> pa.Table:
 
 
 def _write(
-    out: Path, choices: pa.Table, *, data: Path, ranking: Path, otherwise: Path, split: str,
+    out: Path,
+    choices: pa.Table,
+    *,
+    data: Path,
+    ranking: Path,
+    otherwise: Path,
+    split: str,
     fusion: FusionConfig | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write choices and the ranking of what was chosen, some queries at a time: those of `otherwise` in its order, then
     those that it lacks, in the order of their choices' rows."""
     of_split = query_ids_of(data, [split])

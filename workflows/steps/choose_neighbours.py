@@ -108,9 +108,15 @@ class ChooseConfig(TrialsConfig):
 
 
 def _cost(
-    site: Any, *, data: Sizes, vectors: Any, queries: list[Any], rankings: list[Ranking], split: str,
+    site: Any,
+    *,
+    data: Sizes,
+    vectors: Any,
+    queries: list[Any],
+    rankings: list[Ranking],
+    split: str,
     config: ChooseConfig,
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Each trial reranks the queries that numbers are chosen on."""
     rows = 20.0 * config.trials * rankings[-1].rows
     return Cost(work=(Work("rows", rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
@@ -118,9 +124,16 @@ def _cost(
 
 @Description(part="reranking by neighbours", version=2, cost=_cost)
 def chosen(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    vectors: Path,
+    queries: list[Path],
+    rankings: list[Path],
+    split: str,
     config: ChooseConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`, the split's queries reranked; `trials.json` and `chosen.json` say by which numbers.
 
     `vectors` are the documents'. `queries` are the queries' vectors and `rankings` their rankings: the split's and,
@@ -133,9 +146,18 @@ def chosen(
         return _as_retrieved(out, rankings, measured, config)
     trials, folds = config.drawn(), _folds(measured, judged, config)
     how: dict[str, Any] = {
-        "out": out, "cluster": cluster, "pool": cluster.map, "gpu": cluster.cuda(), "data": data, "vectors": vectors,
-        "queries": queries, "rankings": rankings, "split": split, "config": config, "cuda": cluster.cuda(),
-    }  # fmt: skip
+        "out": out,
+        "cluster": cluster,
+        "pool": cluster.map,
+        "gpu": cluster.cuda(),
+        "data": data,
+        "vectors": vectors,
+        "queries": queries,
+        "rankings": rankings,
+        "split": split,
+        "config": config,
+        "cuda": cluster.cuda(),
+    }
     tried = [Shard(f"values-{i:05d}.npy", 1, {"trial": trial}) for i, trial in enumerate(trials)]
     map_shards(TrialMeasurer, tried, **how, unit="trials")
     values = np.stack([np.load(out / shard.file) for shard in tried])
@@ -204,9 +226,17 @@ class _TrialWorker:
     """Reranks some queries' ranking with the numbers of a trial."""
 
     def __init__(
-        self, *, data: Path, vectors: Path, queries: list[Path], rankings: list[Path], split: str,
-        config: ChooseConfig, cuda: bool, threads: int,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        data: Path,
+        vectors: Path,
+        queries: list[Path],
+        rankings: list[Path],
+        split: str,
+        config: ChooseConfig,
+        cuda: bool,
+        threads: int,
+    ) -> None:
         configure_process(threads)
         self._data, self._device = data, "cuda" if cuda else "cpu"
         self._split, self._config = split, config

@@ -44,14 +44,19 @@ def _task(data: Sizes, retriever: Made, side: str, config: EncodeConfig) -> Mode
 def _documents_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, config: EncodeConfig) -> Cost:
     """Each document once."""
     vectors = Vectors(
-        data.documents, getattr(retriever.config, "projection", None) or retriever.shape.width,
-        2 if config.vectors == "float16" else 4, config.shard,
-    )  # fmt: skip
+        data.documents,
+        getattr(retriever.config, "projection", None) or retriever.shape.width,
+        2 if config.vectors == "float16" else 4,
+        config.shard,
+    )
     shards = -(-data.documents // config.shard)
     return Cost(
-        work=(Work("encoding", data.documents, "map", _task(data, retriever, "document", config)),), makes=vectors,
-        kept=vectors.bytes, objects=shards + 1, needs=(site.pass_through(retriever, "map"),),
-    )  # fmt: skip
+        work=(Work("encoding", data.documents, "map", _task(data, retriever, "document", config)),),
+        makes=vectors,
+        kept=vectors.bytes,
+        objects=shards + 1,
+        needs=(site.pass_through(retriever, "map"),),
+    )
 
 
 def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, split: str, config: EncodeConfig) -> Cost:
@@ -60,9 +65,11 @@ def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, sp
     width = getattr(retriever.config, "projection", None) or retriever.shape.width
     return Cost(
         work=(Work("encoding", count, "map", _task(data, retriever, "query", config)),),
-        makes=Vectors(count, width, item, count), kept=float(count) * (width * item + 20), objects=2,
+        makes=Vectors(count, width, item, count),
+        kept=float(count) * (width * item + 20),
+        objects=2,
         needs=(site.pass_through(retriever, "map"),),
-    )  # fmt: skip
+    )
 
 
 @Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",), cost=_documents_cost)
@@ -80,9 +87,16 @@ def encode_documents(
     counted = _encoded(out, cluster, shards, tokens, retriever, config)
     names = [shard.file for shard in shards]
     map_shards(
-        _Equalling, row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json"), out=out, cluster=cluster,
-        pool=cluster.map, unit="files", vectors=str(out), tokens=tokens, names=names,
-    )  # fmt: skip
+        _Equalling,
+        row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json"),
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="files",
+        vectors=str(out),
+        tokens=tokens,
+        names=names,
+    )
     remove(out, "equal-*.json")
     width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
     write_json(out / SHARDS, names)
@@ -109,16 +123,31 @@ def encode_queries(
 
 
 def _encoded(
-    out: Path, cluster: Cluster, shards: list[Shard], tokens: Path, retriever: Path, config: EncodeConfig,
+    out: Path,
+    cluster: Cluster,
+    shards: list[Shard],
+    tokens: Path,
+    retriever: Path,
+    config: EncodeConfig,
     rows: Path | None = None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Encode shards of a side's texts; what the workers counted."""
     cuda = cluster.cuda()
     return map_shards(
-        Encoder, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts", gpu=cuda,
-        tokens=tokens, model=retriever / "model", rows=rows, config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cuda), cuda=cuda,
-    )  # fmt: skip
+        Encoder,
+        shards,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="texts",
+        gpu=cuda,
+        tokens=tokens,
+        model=retriever / "model",
+        rows=rows,
+        config=config,
+        batch_tokens=cluster.batch_tokens(cuda=cuda),
+        cuda=cuda,
+    )
 
 
 class Encoder:

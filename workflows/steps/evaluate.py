@@ -47,9 +47,15 @@ class EntropyConfig(Config):
 
 
 def _cost(
-    site: Any, *, data: Sizes, ranking: Ranking, split: str, measures: list[str], entropy: Any = None,
+    site: Any,
+    *,
+    data: Sizes,
+    ranking: Ranking,
+    split: str,
+    measures: list[str],
+    entropy: Any = None,
     queries: int | None = None,
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Every row of the ranking, for every measure."""
     return Cost(work=(Work("rows", 0.3 * (1 + len(measures)) * ranking.rows),), makes=ranking.queries, kept=1e5)
 
@@ -192,9 +198,15 @@ def _with_answers(data: Path, split: str) -> pa.Table:
 
 @Description(part="evaluation", version=3, cost=_results_cost)
 def results(
-    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, Any]], seed: int = 0,
-    rounds: int = 10_000, selection: Path | str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Any,
+    *,
+    systems: list[dict[str, Any]],
+    comparisons: list[dict[str, Any]],
+    seed: int = 0,
+    rounds: int = 10_000,
+    selection: Path | str | None = None,
+) -> dict[str, Any]:
     """Gather the measures of all systems and compare those asked for: `metrics.json` with rows, means, comparisons.
 
     A system is {system, round, collection, split, seed, metrics, answers}, where metrics is any artifact with per-query
@@ -233,9 +245,15 @@ def nothing_measured(out: Path, cluster: Any, *, after: Path) -> dict[str, Any]:
 
 @Description(part="evaluation", version=4, cost=_results_cost)
 def averages(
-    out: Path, cluster: Any, *, systems: list[dict[str, Any]], comparisons: list[dict[str, str]],
-    parts: dict[str, str | None], seed: int = 0, rounds: int = 10_000,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Any,
+    *,
+    systems: list[dict[str, Any]],
+    comparisons: list[dict[str, str]],
+    parts: dict[str, str | None],
+    seed: int = 0,
+    rounds: int = 10_000,
+) -> dict[str, Any]:
     """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
     measured on all of them; `queries` are those of all. The comparisons are made of these means too. `parts` names the
     wholes that collections are parts of, and None for those that do not count; the parts of one count as one."""
@@ -271,10 +289,15 @@ def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     about = {key: entry[key] for key in ("system", "round", "collection", "split", "seed")}
     answers = entry["answers"].model_dump() if entry.get("answers") else {}
     return [
-        {**about, "measure": measure, "value": float(values.mean()), "queries": len(queries),
-         **(answers if needs_answers(measure) else {})}
+        {
+            **about,
+            "measure": measure,
+            "value": float(values.mean()),
+            "queries": len(queries),
+            **(answers if needs_answers(measure) else {}),
+        }
         for measure, (queries, values) in by_measure(table).items()
-    ]  # fmt: skip
+    ]
 
 
 def _comparisons(asked: dict[str, str], measured: Measured, *, seed: int, rounds: int) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ def _file_cost(site: Site, *, data: Sizes, splits: list[str], config: FileConfig
 
 def _relevance_cost(
     site: Site, *, data: Sizes, ranking: Ranking, splits: list[str], seed: list[Any], config: RelevanceConfig
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Terms are counted in a sample of the documents, and in each that a query retrieves first."""
     each = ADDED[config.draws] * (config.terms if config.draws == "terms" else 1)
     made = expanded_sizes(data, splits, config.number, each)
@@ -92,15 +92,20 @@ def _relevance_cost(
 
 def _model_cost(
     site: Site, *, data: Sizes, models: list[Made], splits: list[str], seed: list[Any], config: GenerateConfig
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Each query is read once, and each expansion written a token at a time."""
     made, shape = expanded_sizes(data, splits, config.number, config.new_tokens), models[0].shape
     read = shape.operations(data.query_lengths) / len(data.query_lengths) / config.number
     beams = (config.beams or config.number) / config.number if config.method == "beam" else 1.0
     task = ModelTask(
-        "generating", models[0], data, read + beams * config.new_tokens * shape.operations(np.ones(1)),
-        float(config.new_tokens), {"precision": config.precision}, measurable=False,
-    )  # fmt: skip
+        "generating",
+        models[0],
+        data,
+        read + beams * config.new_tokens * shape.operations(np.ones(1)),
+        float(config.new_tokens),
+        {"precision": config.precision},
+        measurable=False,
+    )
     advice = "in the profile (--cluster), fewer map.workers or a lower max_tokens_per_pass"
     states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * 2 * shape.width * shape.layers
     need = Need("the generator, and keys and values of a pass", 4.0 * shape.parameters + states, "map", advice, True)
@@ -121,7 +126,7 @@ def _question_cost(site: Any, *, data: Sizes, expanded: Expanded, splits: list[s
 
 def _joined_cost(
     site: Any, *, data: Sizes, expanded: list[Expanded], rankings: list[Ranking], ranks: list[Expanded]
-) -> Cost:  # fmt: skip
+) -> Cost:
     """The expansions of all, and their rankings."""
     queries = {split: count for one in expanded for split, count in one.queries.items()}
     return _collection_cost(replace(expanded[0], queries=queries), Work("rows", sum(one.rows for one in rankings)))
@@ -156,9 +161,15 @@ def expand_from_file(
 
 @Description(part="expansions", cost=_relevance_cost)
 def expand_by_relevance(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], seed: list[Any],
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    ranking: Path,
+    splits: list[str],
+    seed: list[Any],
     config: RelevanceConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write expansions sampled from what the splits' queries retrieve (`components.expansion.relevance_model`).
 
     A query that retrieves nothing, or nothing that adds to it, has none.
@@ -170,18 +181,32 @@ def expand_by_relevance(
     feedback.gather(out, data, table, queries)
     feedback.count(out / feedback.COUNTS, data)
     summary = _mapped(
-        out, data, [list(range(len(asked)))], cluster, worker=feedback.Sampler, gpu=False, work=out, splits=splits,
-        seed=seed, config=config,
-    )  # fmt: skip
+        out,
+        data,
+        [list(range(len(asked)))],
+        cluster,
+        worker=feedback.Sampler,
+        gpu=False,
+        work=out,
+        splits=splits,
+        seed=seed,
+        config=config,
+    )
     remove(out, *feedback.FILES)
     return summary
 
 
 @Description(part="expansions", version=2, cost=_model_cost)
 def expand_by_model(
-    out: Path, cluster: Cluster, *, data: Path, models: list[Path], splits: list[str], seed: list[Any],
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    models: list[Path],
+    splits: list[str],
+    seed: list[Any],
     config: GenerateConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write expansions that a language model generates from the splits' queries (`components.models.generator`).
 
     With several models, each writes for the fold of the queries that it was not trained on (Chuang et al., 2023,
@@ -192,9 +217,19 @@ def expand_by_model(
     folds = [expansions.fold_of(query, len(models)) for query in queries]
     rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
     return _mapped(
-        out, data, rows, cluster, worker=Writer, gpu=cuda, models=[model / "model" for model in models],
-        splits=splits, seed=seed, config=config, cuda=cuda, batch_tokens=cluster.batch_tokens(cuda=cuda),
-    )  # fmt: skip
+        out,
+        data,
+        rows,
+        cluster,
+        worker=Writer,
+        gpu=cuda,
+        models=[model / "model" for model in models],
+        splits=splits,
+        seed=seed,
+        config=config,
+        cuda=cuda,
+        batch_tokens=cluster.batch_tokens(cuda=cuda),
+    )
 
 
 def _mapped(
@@ -227,9 +262,17 @@ class Writer:
     """Generates the expansions of some queries with a language model."""
 
     def __init__(
-        self, *, data: Path, models: list[Path], splits: list[str], seed: list[Any], config: GenerateConfig,
-        batch_tokens: int, cuda: bool, threads: int,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        data: Path,
+        models: list[Path],
+        splits: list[str],
+        seed: list[Any],
+        config: GenerateConfig,
+        batch_tokens: int,
+        cuda: bool,
+        threads: int,
+    ) -> None:
         configure_process(threads)
         self._queries = queries_of(data, splits, ["query_id", "text"])
         self._models, self._device = models, "cuda" if cuda else "cpu"

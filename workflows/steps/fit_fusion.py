@@ -41,10 +41,19 @@ def _cost(
 
 @Description(part="search", version=4, cost=_cost)
 def fit_fusion(
-    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, measure: str, config: FusionConfig,
-    weights: Sequence[float] = WEIGHTS, constants: Sequence[float] = CONSTANTS, queries: int = QUERIES,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    rankings: list[Path],
+    split: str,
+    measure: str,
+    config: FusionConfig,
+    weights: Sequence[float] = WEIGHTS,
+    constants: Sequence[float] = CONSTANTS,
+    queries: int = QUERIES,
     lexical: Sequence[int] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `fusion.json`: what was `chosen` as `FusionConfig` has it, and each trial with its value; and
     `ranking.parquet`, the split's queries fused.
 
@@ -76,11 +85,19 @@ def fit_fusion(
     chosen = _best(trials, by_query)
     means = by_query.mean(1).tolist() if order else []
     numbers = ("weight", "c") if config.how == "reciprocal" else ("weight",)
-    write_json(out / FITTED, {
-        "chosen": chosen.model_dump(mode="json"), "split": split, "measure": measure, "queries": len(order),
-        "tried": [{**{name: getattr(trial, name) for name in numbers}, "value": mean}
-                  for trial, mean in zip(trials, means, strict=False)],
-    })  # fmt: skip
+    write_json(
+        out / FITTED,
+        {
+            "chosen": chosen.model_dump(mode="json"),
+            "split": split,
+            "measure": measure,
+            "queries": len(order),
+            "tried": [
+                {**{name: getattr(trial, name) for name in numbers}, "value": mean}
+                for trial, mean in zip(trials, means, strict=False)
+            ],
+        },
+    )
     best = max(means, default=None)
     return {"trials": len(means), "queries": len(order), "best": best, **{n: getattr(chosen, n) for n in numbers}}
 

@@ -32,9 +32,15 @@ def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, confi
 
 @Description(part="search", version=3, cost=_cost)
 def fuse(
-    out: Path, cluster: Cluster, *, data: Path, rankings: list[Path], split: str, config: FusionConfig | Path,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    rankings: list[Path],
+    split: str,
+    config: FusionConfig | Path,
     lexical: Sequence[int] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`, the split's queries' rankings fused (`components.retrieval.fusion`).
 
     `config` may be the artifact of `fit_fusion`, which chose one. `lexical` are the numbers, from 0, of the rankings
@@ -53,7 +59,7 @@ def fuse(
 
 def _expansions_cost(
     site: Site, *, data: Sizes, expanded: Expanded, ranking: Ranking, otherwise: Ranking, split: str, config: Any
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Every row of every expansion's ranking."""
     made = Ranking(data.asked(split), config.depth)
     rows = expanded.asked(split) * ranking.k + otherwise.rows
@@ -62,9 +68,16 @@ def _expansions_cost(
 
 @Description(part="search", version=3, cost=_expansions_cost)
 def fuse_expansions(
-    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path, otherwise: Path, split: str,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    expanded: Path,
+    ranking: Path,
+    otherwise: Path,
+    split: str,
     config: FusionConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`: for each query, the fusion of its expansions' rankings, in the order of generation.
     Queries without an expansion keep the ranking of `otherwise`.
 

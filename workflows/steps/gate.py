@@ -19,22 +19,32 @@ PRIORS = "the scores of the retriever and of BM25 added to the ranker's (`ar2`: 
 
 def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
     """Both rankings are measured and compared."""
-    return Cost(work=(Work("rows", 1.2 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)),
-                makes=None)  # fmt: skip
+    return Cost(
+        work=(Work("rows", 1.2 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)), makes=None
+    )
 
 
 def _refuses(data: Path, split: str) -> None:
     """A split without judgements to decide by."""
     if not len(judged_queries(data, split, None)):
-        raise UserError(f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
-                        "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)")  # fmt: skip
+        raise UserError(
+            f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
+            "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)"
+        )
 
 
 @Description(part="evaluation", version=2, cost=_cost, refuses=_refuses)
 def gate(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path, reranked: Path, split: str, measure: str,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    ranking: Path,
+    reranked: Path,
+    split: str,
+    measure: str,
     config: GateConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `gate.json`: whether a ranker's order of a split's queries is better than the ranking that it reads.
 
     A closed gate says so in one line that ends with what would change that.

@@ -94,10 +94,12 @@ def rank_from_file(
     write(out / "ranking.parquet", table, RANKING)
     lost = len(asked) - len(pc.unique(table["query_id"]))
     return {
-        "queries": len(asked), "without_results": lost, "of_other_splits": len(there) - len(unknown) - queries,
+        "queries": len(asked),
+        "without_results": lost,
+        "of_other_splits": len(there) - len(unknown) - queries,
         **({"dropped_queries": known_not, "dropped_documents": gone} if drop else {}),
         **_note(lost, len(asked), split, gone, rows),
-    }  # fmt: skip
+    }
 
 
 def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: bool) -> pa.Table:

@@ -48,10 +48,12 @@ def _cost(site: Any, *, source: Sizes) -> Cost:
     queries = sum(source.queries.values())
     advice = "a machine with more memory for the driver, which keeps a hash of every id"
     return Cost(
-        work=(Work("reading", source.documents + 2.0 * queries),), makes=source, objects=3,
+        work=(Work("reading", source.documents + 2.0 * queries),),
+        makes=source,
+        objects=3,
         needs=(Need("hashes of all ids", 24.0 * (source.documents + queries), "driver", advice),),
         kept=source.documents * (0.6 * source.characters + 8) + 60.0 * queries,
-    )  # fmt: skip
+    )
 
 
 @Description(part="data", version=2, cost=_cost)
@@ -126,9 +128,11 @@ def _own_documents(out: Path, source: Source) -> _Own:
 
     decision = source.own_document
     found = own_documents.find(
-        lambda: rows("queries", QUERIES, "query_id", "text"), rows("documents", DOCUMENTS, *DOCUMENTS.names), relevant,
+        lambda: rows("queries", QUERIES, "query_id", "text"),
+        rows("documents", DOCUMENTS, *DOCUMENTS.names),
+        relevant,
         decision,
-    )  # fmt: skip
+    )
     own_documents.save(found, out, decision)
     queries, total = len({one.query_id for one in found}), pq.read_metadata(out / "queries.parquet").num_rows
     if decision is None:

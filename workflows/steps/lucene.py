@@ -65,10 +65,14 @@ def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
         )
     advice = "a machine with more memory"
     return Cost(
-        work=(Work("Java", 1), Work("BM25 indexing", tokens / threads, "one")), makes=data, objects=20,
-        kept=data.documents * (0.5 * data.characters + 30), scratch=0.5 * data.documents * data.characters,
-        needs=(Need("Java", HEAP, "one", advice),), limits=limits,
-    )  # fmt: skip
+        work=(Work("Java", 1), Work("BM25 indexing", tokens / threads, "one")),
+        makes=data,
+        objects=20,
+        kept=data.documents * (0.5 * data.characters + 30),
+        scratch=0.5 * data.documents * data.characters,
+        needs=(Need("Java", HEAP, "one", advice),),
+        limits=limits,
+    )
 
 
 def _search_cost(
@@ -80,10 +84,14 @@ def _search_cost(
     looks = ranked.queries * (beside + data.documents / 1e6) * (1 if rm3 is None else 3)
     advice = "java.workers in the profile: fewer workers, each has a Java machine"
     return Cost(
-        work=(Work("Java", 1), Work("BM25 retrieval", looks, "java")), makes=ranked, kept=ranked.bytes, objects=1,
-        scratch=ranked.bytes, scratch_objects=-(-ranked.queries // QUERIES_A_SHARD),
+        work=(Work("Java", 1), Work("BM25 retrieval", looks, "java")),
+        makes=ranked,
+        kept=ranked.bytes,
+        objects=1,
+        scratch=ranked.bytes,
+        scratch_objects=-(-ranked.queries // QUERIES_A_SHARD),
         needs=(Need("Java", HEAP, "java", advice),),
-    )  # fmt: skip
+    )
 
 
 LOOK, HIT = 0.06, 2e-4
@@ -102,10 +110,15 @@ def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndex
     map_shards(
         InChild,
         [Shard(INDEX, documents, {})],
-        out=out, cluster=cluster, pool=pool, unit="documents",
-        work=_Indexing, data=str(data), vectors=isinstance(config, VectorIndexConfig),
+        out=out,
+        cluster=cluster,
+        pool=pool,
+        unit="documents",
+        work=_Indexing,
+        data=str(data),
+        vectors=isinstance(config, VectorIndexConfig),
         analysis=config.model_dump(mode="json", include=set(lucene.AnalyzerConfig.model_fields)),
-    )  # fmt: skip
+    )
     return _about(out)
 
 
@@ -129,9 +142,16 @@ def lucene_search(
 
 @Description(part="BM25", version=2, cost=_search_cost, refuses=_refuses)
 def lucene_feedback(
-    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    index: Path,
+    splits: list[str],
+    k: int,
+    config: BM25Config,
     rm3: RM3Config,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The same with relevance feedback by RM3, as Pyserini has it after `set_rm3`. The index has term vectors."""
     return _searched(
         out, cluster, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
@@ -139,9 +159,16 @@ def lucene_feedback(
 
 
 def _searched(
-    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    index: Path,
+    splits: list[str],
+    k: int,
+    config: BM25Config,
     rm3: dict[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     _refuses(data, splits, k)
     queries = len(query_ids_of(data, splits))
     shards = row_shards(queries, QUERIES_A_SHARD, "found-{:05d}.parquet")
@@ -149,9 +176,21 @@ def _searched(
     if not ranking.exists():
         lucene.runtime()
         map_shards(
-            InChild, shards, out=out, cluster=cluster, pool=cluster.java, unit="queries",
-            work=_Retrieval, data=str(data), index=str(index), splits=splits, k=k, k1=config.k1, b=config.b, rm3=rm3,
-        )  # fmt: skip
+            InChild,
+            shards,
+            out=out,
+            cluster=cluster,
+            pool=cluster.java,
+            unit="queries",
+            work=_Retrieval,
+            data=str(data),
+            index=str(index),
+            splits=splits,
+            k=k,
+            k1=config.k1,
+            b=config.b,
+            rm3=rm3,
+        )
         _join([out / shard.file for shard in shards], ranking)
     remove(out, "found-*.parquet")
     return {"queries": queries, **counts(ranking)}
@@ -219,9 +258,17 @@ class _Retrieval:
     """Rankings for runs of queries."""
 
     def __init__(
-        self, *, threads: int, data: str, index: str, splits: list[str], k: int, k1: float, b: float,
+        self,
+        *,
+        threads: int,
+        data: str,
+        index: str,
+        splits: list[str],
+        k: int,
+        k1: float,
+        b: float,
         rm3: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         analysis = lucene.AnalyzerConfig.model_validate(_about(Path(index))["analysis"])
         self._searcher = Searcher(Path(index) / INDEX, analysis, k1=k1, b=b, threads=threads)
         if rm3 is not None:

@@ -98,18 +98,29 @@ class MineConfig(Config):
 
 
 def _cost(
-    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking | None, split: str, groups: int, seed: list[Any],
-    config: MineConfig, gate: Any = None,
-) -> Cost:  # fmt: skip
+    site: Site,
+    *,
+    data: Sizes,
+    tokens: Sizes,
+    ranking: Ranking | None,
+    split: str,
+    groups: int,
+    seed: list[Any],
+    config: MineConfig,
+    gate: Any = None,
+) -> Cost:
     """Rows of the ranking are read, and each candidate of a group is drawn."""
     made = Grouped(groups, 1 + config.negatives + config.random, queries=data.asked(split))
     read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
     return Cost(
-        work=(Work("rows", 0.2 * read + 10.0 * groups + data.documents),), makes=made, needs=(
+        work=(Work("rows", 0.2 * read + 10.0 * groups + data.documents),),
+        makes=made,
+        needs=(
             id_memory(data.documents, "ids of all documents"),
             id_memory(read, "the ranking that negatives are drawn from"),
-        ), kept=groups * (16.0 * made.candidates + 30),
-    )  # fmt: skip
+        ),
+        kept=groups * (16.0 * made.candidates + 30),
+    )
 
 
 def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> None:
@@ -142,9 +153,18 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
 
 @Description(part="groups and negatives", version=2, cost=_cost, refuses=_refuses)
 def mine(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path | None, split: str, groups: int,
-    seed: list[Any], config: MineConfig, gate: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    tokens: Path,
+    ranking: Path | None,
+    split: str,
+    groups: int,
+    seed: list[Any],
+    config: MineConfig,
+    gate: Path | None = None,
+) -> dict[str, Any]:
     """Write `groups.parquet` with so many groups of the split's queries.
 
     Relevant documents, documents relevant to another query with the same text, the query's own document, and copies of
@@ -185,10 +205,14 @@ def mine(
             progress.add(len(rows))
     note = " ".join(_notes(config, pool, filled, short, groups))
     return {
-        "groups": groups, "queries": min(groups, len(pool.queries)), "of": len(pool.queries),
-        "by_answer": len(pool.by_answer), "filled": filled,
-        **({"missing": short} if short else {}), **({"note": note} if note else {}),
-    }  # fmt: skip
+        "groups": groups,
+        "queries": min(groups, len(pool.queries)),
+        "of": len(pool.queries),
+        "by_answer": len(pool.by_answer),
+        "filled": filled,
+        **({"missing": short} if short else {}),
+        **({"note": note} if note else {}),
+    }
 
 
 def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
@@ -349,10 +373,17 @@ class _Pool:
         missing += (0 if self._teacher else self._config.random) - len(random)
         targets = [1.0] + [0.0] * (len(chosen) - 1)
         ids = self._document_ids.take(pa.array(chosen)).to_pylist()
-        return {
-            "query_id": self._query_ids[query].as_py(), "visit": visit, "doc_ids": ids, "targets": targets,
-            "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
-        }, filled, missing  # fmt: skip
+        return (
+            {
+                "query_id": self._query_ids[query].as_py(),
+                "visit": visit,
+                "doc_ids": ids,
+                "targets": targets,
+                "teacher": [self._teacher[query, row] for row in chosen] if self._teacher else None,
+            },
+            filled,
+            missing,
+        )
 
     def _taken(self, query: int) -> set[int]:
         """The texts that are no negatives of a query."""

@@ -24,9 +24,15 @@ def _cost(site: Any, *, data: Sizes, vectors: Any, queries: Any, ranking: Rankin
 
 @Description(part="reranking by neighbours", version=2, cost=_cost)
 def rerank_by_neighbours(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    vectors: Path,
+    queries: Path,
+    ranking: Path,
     config: NeighboursRerankConfig | Path,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`: the ranking with its first documents by similarity in their context (Eq. 1).
 
     `vectors` are the documents', of which only those are read, `queries` those of the ranking's queries. Documents
@@ -38,9 +44,18 @@ def rerank_by_neighbours(
     lists = reranking.lists()
     lists.save(out)
     scores, _ = map_rows(
-        Reranker, len(lists.queries), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
-        lists=out, vectors=vectors, queries=queries, config=numbers,
-    )  # fmt: skip
+        Reranker,
+        len(lists.queries),
+        QUERIES,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="queries",
+        lists=out,
+        vectors=vectors,
+        queries=queries,
+        config=numbers,
+    )
     _, changed = reranking.write(scores, out / "ranking.parquet")
     remove(out, "lists.*.npy", "part-*.npy")
     return {"queries": len(lists.queries), "documents": len(lists.documents), "first_changed": changed}

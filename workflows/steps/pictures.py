@@ -40,9 +40,19 @@ def _cost(site: Any, **inputs: Any) -> Cost:
 
 @Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="Labels and what was learned from them")
 def pictures(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, labels: Path | None,
-    model: Path, trained: Path, similarity: NeighboursConfig, config: PicturesConfig,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    vectors: Path,
+    queries: Path,
+    groups: Path,
+    labels: Path | None,
+    model: Path,
+    trained: Path,
+    similarity: NeighboursConfig,
+    config: PicturesConfig,
+) -> dict[str, Any]:
     """Write `pictures.json`: similarities, labels and predicted distributions by rank.
 
     `groups` have the labels as they are, `labels` smoothed ones. `vectors` are the documents',
@@ -70,30 +80,40 @@ def pictures(
         shares["smoothed labels"] = by_rank(_to_one(own.padded(_targets(smooth))), there)[shown]
     charts = [
         picture(
-            "Similarity to what is relevant", "Of a query's candidates, most similar first; mean and deviation over "
-            "queries. Their ranges differ from query to query.", "rank", {"similarity": by_rank(similar, there)[shown]},
+            "Similarity to what is relevant",
+            "Of a query's candidates, most similar first; mean and deviation over "
+            "queries. Their ranges differ from query to query.",
+            "rank",
+            {"similarity": by_rank(similar, there)[shown]},
         ),
         picture(
-            "The same for one query, in one range", "Labels must fall soon: divided by the largest they do not, but "
-            "between the least and the largest.", "rank",
+            "The same for one query, in one range",
+            "Labels must fall soon: divided by the largest they do not, but between the least and the largest.",
+            "rank",
             {how: _one(normalised(similar[one], there[one], how), there[one])[shown] for how in ("max", "max-min")},
         ),
         picture("What is to be learned", "Shares of the target distribution, largest first.", "rank", shares),
         picture(
-            "What is predicted", "Shares of the predicted distribution, largest first, at the temperature that was "
-            "learned.", "rank", {name: by_rank(share, there)[shown] for name, share in predicted.items()},
+            "What is predicted",
+            "Shares of the predicted distribution, largest first, at the temperature that was learned.",
+            "rank",
+            {name: by_rank(share, there)[shown] for name, share in predicted.items()},
         ),
-    ]  # fmt: skip
+    ]
     write_json(out / PICTURES, charts)
     right = {name: float((share * truth).sum(1).mean()) for name, share in predicted.items()}
-    return {"groups": len(table), "predicted_of_labelled_before": right["before"],
-            "predicted_of_labelled_after": right["after"], "temperature": heat}  # fmt: skip
+    return {
+        "groups": len(table),
+        "predicted_of_labelled_before": right["before"],
+        "predicted_of_labelled_after": right["after"],
+        "temperature": heat,
+    }
 
 
 @Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="By {x}")
 def along(
     out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `pictures.json`: each measure of some systems by their places on an axis, mean and deviation over seeds."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for row in read_json(results / "metrics.json")["rows"]:

@@ -40,9 +40,13 @@ def _candidates_cost(site: Site, *, data: Sizes, expanded: Expanded, ranking: An
     """Expanded queries count as the queries of what a reranker reads, passages as its documents."""
     passages = 0 if ranking is None else min(expanded.count, data.documents)
     made = Sizes(
-        documents=passages, queries=expanded.queries, query_lengths=expanded.query_lengths,
-        document_lengths=data.document_lengths if passages else np.zeros(1), characters=data.characters, exact=False,
-    )  # fmt: skip
+        documents=passages,
+        queries=expanded.queries,
+        query_lengths=expanded.query_lengths,
+        document_lengths=data.document_lengths if passages else np.zeros(1),
+        characters=data.characters,
+        exact=False,
+    )
     rows = 5.0 * expanded.count + (0 if ranking is None else data.documents + expanded.count)
     kept = 100.0 * expanded.count + 0.6 * data.characters * passages
     return Cost(work=(Work("rows", rows),), makes=made, kept=kept, objects=4)
@@ -57,9 +61,13 @@ def _predict_cost(
     lengths = np.minimum(candidates.query_lengths + passages + 3, limit)
     task = ModelTask.of_texts("scoring", reranker, candidates, lengths, precision=config.precision)
     return Cost(
-        work=(Work("scoring", count, "score", task), Work("rows", 3.0 * count)), makes=expanded, kept=20.0 * count,
-        needs=(site.pass_through(reranker, "score"),), scratch=4.0 * count, scratch_objects=-(-count // config.shard),
-    )  # fmt: skip
+        work=(Work("scoring", count, "score", task), Work("rows", 3.0 * count)),
+        makes=expanded,
+        kept=20.0 * count,
+        needs=(site.pass_through(reranker, "score"),),
+        scratch=4.0 * count,
+        scratch_objects=-(-count // config.shard),
+    )
 
 
 @Description(part="query reranking", cost=_candidates_cost)
@@ -135,17 +143,31 @@ def _write(out: Path, documents: pa.Table, data: Path) -> None:
 
 @Description(part="query reranking", models="predicting", cost=_predict_cost)
 def predict(
-    out: Path, cluster: Cluster, *, expanded: Path, candidates: Path, tokens: Path, reranker: Path,
+    out: Path,
+    cluster: Cluster,
+    *,
+    expanded: Path,
+    candidates: Path,
+    tokens: Path,
+    reranker: Path,
     config: PredictConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `predicted.parquet`, the rank that a query reranker predicts for each expansion, up to a constant."""
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     scores, counted = map_rows(
-        Predictor, len(names), config.shard, out=out, cluster=cluster, pool=cluster.scoring_pool(),
-        unit="expansions", data=candidates,
-        tokens=tokens, model=reranker / "model", config=config,
+        Predictor,
+        len(names),
+        config.shard,
+        out=out,
+        cluster=cluster,
+        pool=cluster.scoring_pool(),
+        unit="expansions",
+        data=candidates,
+        tokens=tokens,
+        model=reranker / "model",
+        config=config,
         batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
-    )  # fmt: skip
+    )
     write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
     remove(out, "part-*.npy")
     return {"expansions": len(names), **counted}

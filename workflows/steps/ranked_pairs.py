@@ -26,7 +26,7 @@ ROWS = 100_000
 
 def _cost(
     site: Site, *, data: Sizes, ranking: Ranking, split: str, by_answer: bool, depth: int, groups: int, seed: list[Any]
-) -> Cost:  # fmt: skip
+) -> Cost:
     """The first rows of the ranking are read, and each group is written."""
     rows = ranking.queries * min(ranking.k, depth)
     made = Grouped(groups, 1, queries=data.asked(split))
@@ -35,9 +35,17 @@ def _cost(
 
 @Description(part="groups and negatives", cost=_cost)
 def ranked_pairs(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, by_answer: bool, depth: int, groups: int,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    ranking: Path,
+    split: str,
+    by_answer: bool,
+    depth: int,
+    groups: int,
     seed: list[Any],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `groups.parquet` with so many groups, each a query of the split with one of the first `depth` documents of
     its ranking.
 
@@ -52,9 +60,11 @@ def ranked_pairs(
         first = mark_relevant(first, read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]))
     positives = int(pc.sum(first["hit"]).as_py() or 0)
     if positives in (0, len(first)):
-        raise UserError(f"passages: {positives} of the {len(first)} documents that BM25 ranks first for the queries of "
-                        f"{split!r} are relevant, so nothing tells one from another; accepted: another `depth`, or "
-                        "`relevant_by`")  # fmt: skip
+        raise UserError(
+            f"passages: {positives} of the {len(first)} documents that BM25 ranks first for the queries of "
+            f"{split!r} are relevant, so nothing tells one from another; accepted: another `depth`, or "
+            "`relevant_by`"
+        )
     first = first.sort_by([("query_id", "ascending"), ("rank", "ascending")]).combine_chunks()
     passes = -(-groups // len(first))
     order = np.concatenate([keyed_rng(*seed, "order", visit).permutation(len(first)) for visit in range(passes)])

@@ -33,20 +33,25 @@ WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 
 def _groups_cost(
     site: Site, *, data: Sizes, ranking: Ranking, split: str, passages: int, visits: int, seed: list[Any]
-) -> Cost:  # fmt: skip
+) -> Cost:
     """A group for each visit of a question, and its answer as a text."""
     groups = Grouped(visits * data.asked(split), min(passages, ranking.k))
     made = Sizes(
-        documents=groups.groups, queries=data.queries, document_lengths=np.full(len(data.query_lengths), ANSWER_TOKENS),
-        query_lengths=data.query_lengths, characters=5 * ANSWER_TOKENS, exact=False, groups=groups,
-    )  # fmt: skip
+        documents=groups.groups,
+        queries=data.queries,
+        document_lengths=np.full(len(data.query_lengths), ANSWER_TOKENS),
+        query_lengths=data.query_lengths,
+        characters=5 * ANSWER_TOKENS,
+        exact=False,
+        groups=groups,
+    )
     rows = ranking.rows + groups.groups * (10.0 + groups.candidates)
     return Cost(work=(Work("rows", rows),), makes=made, kept=groups.groups * (100.0 + 8 * groups.candidates), objects=4)
 
 
 def _answers_cost(
     site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, reader: Made, config: ReadConfig
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Each question's passages are read, and an answer is written a token at a time."""
     count, each = min(data.asked(split), config.queries or data.asked(split)), min(config.passages, ranking.k)
     limit = getattr(reader.config, "passage_tokens", None) or 250
@@ -55,14 +60,22 @@ def _answers_cost(
     reading = each * shape.operations(lengths) / len(lengths)
     writing = config.new_tokens * shape.operations(np.ones(1))
     task = ModelTask(
-        "generating", reader, data, reading + writing, each * float(lengths.mean()),
-        {"passages": each, "precision": config.precision}, measurable=False,
-    )  # fmt: skip
+        "generating",
+        reader,
+        data,
+        reading + writing,
+        each * float(lengths.mean()),
+        {"passages": each, "precision": config.precision},
+        measurable=False,
+    )
     return Cost(
-        work=(Work("generating", count, "map", task), Work("rows", ranking.rows)), makes=count, kept=60.0 * count,
-        needs=(id_memory(data.documents, "ids of all documents"),), scratch=16.0 * count * each,
+        work=(Work("generating", count, "map", task), Work("rows", ranking.rows)),
+        makes=count,
+        kept=60.0 * count,
+        needs=(id_memory(data.documents, "ids of all documents"),),
+        scratch=16.0 * count * each,
         scratch_objects=-(-count // config.shard),
-    )  # fmt: skip
+    )
 
 
 def _evaluate_cost(site: Site, *, data: Sizes, answers: int) -> Cost:
@@ -104,8 +117,9 @@ def reading_groups(
             query, right = row["query_id"], row["answers"]
             chosen = right[keyed_int(*seed, "answer", query, visit) % len(right)]
             own = lists[query]
-            groups.append({"query_id": query, "visit": visit, "doc_ids": own, "targets": [0.0] * len(own),
-                           "teacher": None})  # fmt: skip
+            groups.append(
+                {"query_id": query, "visit": visit, "doc_ids": own, "targets": [0.0] * len(own), "teacher": None}
+            )
             answers.append({"doc_id": f"{query}#{visit}", "title": "", "text": chosen})
     write(out / "groups.parquet", pa.Table.from_pylist(groups, schema=GROUPS), GROUPS)
     write(out / "documents.parquet", pa.Table.from_pylist(answers, schema=DOCUMENTS), DOCUMENTS)
@@ -116,9 +130,16 @@ def reading_groups(
 
 @Description(part="reading", cost=_answers_cost, refuses=_refuses)
 def read_answers(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, reader: Path,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    tokens: Path,
+    ranking: Path,
+    split: str,
+    reader: Path,
     config: ReadConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `answers.parquet`: a reader's answers to the split's queries that have a right answer, from the first
     passages of their ranking."""
     _refuses(data, split)
@@ -139,9 +160,20 @@ def read_answers(
     shards = row_shards(len(names), config.shard, "part-{:05d}.parquet")
     cuda = cluster.cuda()
     counted = map_shards(
-        Answerer, shards, out=out, cluster=cluster, pool=cluster.map, unit="questions", gpu=cuda, tokens=tokens,
-        model=reader / "model", work=out, config=config, batch_tokens=cluster.batch_tokens(cuda=cuda), cuda=cuda,
-    )  # fmt: skip
+        Answerer,
+        shards,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="questions",
+        gpu=cuda,
+        tokens=tokens,
+        model=reader / "model",
+        work=out,
+        config=config,
+        batch_tokens=cluster.batch_tokens(cuda=cuda),
+        cuda=cuda,
+    )
     written = pa.concat_tables([pq.read_table(out / shard.file) for shard in shards])["answer"]
     write(out / ANSWERS, pa.table([names, written], names=WRITTEN.names), WRITTEN)
     remove(out, "pairs.npy", "offsets.npy", "part-*.parquet")
@@ -175,9 +207,13 @@ class Answerer:
         device = self._device.type
         with autocast(computed(self._config.precision, device), device):
             texts = answer_questions(
-                self._reader, self._readings, questions, new_tokens=self._config.new_tokens,
-                batch_tokens=self._batch_tokens, device=self._device,
-            )  # fmt: skip
+                self._reader,
+                self._readings,
+                questions,
+                new_tokens=self._config.new_tokens,
+                batch_tokens=self._batch_tokens,
+                device=self._device,
+            )
         pq.write_table(pa.table({"answer": pa.array(texts, TEXT)}), path)
 
 

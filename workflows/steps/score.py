@@ -53,9 +53,13 @@ def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ran
     work, need = _scoring(site, data, ranker, pairs, config)
     ids = id_memory(data.documents, "ids of all documents")
     return Cost(
-        work=(work, Work("rows", pairs)), needs=(need, ids), kept=20.0 * pairs, scratch=20.0 * pairs,
-        scratch_objects=-(-pairs // config.shard), makes=replace(groups, scored=True),
-    )  # fmt: skip
+        work=(work, Work("rows", pairs)),
+        needs=(need, ids),
+        kept=20.0 * pairs,
+        scratch=20.0 * pairs,
+        scratch_objects=-(-pairs // config.shard),
+        makes=replace(groups, scored=True),
+    )
 
 
 def _rerank_cost(
@@ -67,9 +71,13 @@ def _rerank_cost(
     work, need = _scoring(site, data, ranker, pairs, config)
     ids = id_memory(data.documents, "ids of all documents")
     return Cost(
-        work=(work, Work("rows", made.rows)), needs=(need, ids), kept=made.bytes, scratch=20.0 * pairs,
-        scratch_objects=-(-pairs // config.shard), makes=made,
-    )  # fmt: skip
+        work=(work, Work("rows", made.rows)),
+        needs=(need, ids),
+        kept=made.bytes,
+        scratch=20.0 * pairs,
+        scratch_objects=-(-pairs // config.shard),
+        makes=made,
+    )
 
 
 @Description(part="scoring by the ranker", models="scoring", version=2, cost=_groups_cost)
@@ -87,9 +95,16 @@ def score_groups(
 
 @Description(part="scoring by the ranker", models="scoring", version=2, cost=_rerank_cost)
 def rerank(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, ranker: Path,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    tokens: Path,
+    ranking: Path,
+    split: str,
+    ranker: Path,
     config: RerankConfig,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The measured queries' ranking with its first documents in the ranker's order; equal scores keep their order.
 
     Documents beyond the depth follow in their old order, with scores below the ranker's lowest.
@@ -120,9 +135,14 @@ def rerank(
 
 
 def _score(
-    out: Path, cluster: Cluster, tokens: Path, ranker: Path, queries: np.ndarray, documents: np.ndarray,
+    out: Path,
+    cluster: Cluster,
+    tokens: Path,
+    ranker: Path,
+    queries: np.ndarray,
+    documents: np.ndarray,
     config: ScoreConfig,
-) -> tuple[np.ndarray, dict[str, float]]:  # fmt: skip
+) -> tuple[np.ndarray, dict[str, float]]:
     """(N,) fp32 scores of (N,) pairs of rows, and what the workers counted. A pair that occurs twice is scored once,
     also as texts with the same tokens."""
     queries, documents = (
@@ -133,10 +153,19 @@ def _score(
     distinct, inverse = np.unique(queries * count + documents, return_inverse=True)
     write_array(out / "pairs.npy", np.stack(np.divmod(distinct, count), 1))
     scores, counted = map_rows(
-        Scorer, len(distinct), config.shard, out=out, cluster=cluster, pool=cluster.scoring_pool(), unit="pairs",
-        tokens=tokens, model=ranker / "model", pairs=out / "pairs.npy", config=config,
+        Scorer,
+        len(distinct),
+        config.shard,
+        out=out,
+        cluster=cluster,
+        pool=cluster.scoring_pool(),
+        unit="pairs",
+        tokens=tokens,
+        model=ranker / "model",
+        pairs=out / "pairs.npy",
+        config=config,
         batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
-    )  # fmt: skip
+    )
     return scores[inverse], counted
 
 

@@ -36,9 +36,17 @@ def _cost(site: Any, *, data: Sizes, ranking: Ranking, split: str, **rest: Any) 
 
 @Description(part="groups and negatives", shows=(CASES,), version=2, cost=_cost)
 def screen(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, votes: Path | None,
-    vectors: Path | None, config: ScreenConfig,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    tokens: Path,
+    ranking: Path,
+    split: str,
+    votes: Path | None,
+    vectors: Path | None,
+    config: ScreenConfig,
+) -> dict[str, Any]:
     """Write the ranking of the split's judged queries with one more column: `reason`, empty for what may be a negative.
 
     `votes` is the ranking in a ranker's order, with its scores; `vectors` are the documents' that made the ranking.
@@ -67,9 +75,12 @@ def screen(
     write_json(out / CASES, _cases(out / "ranking.parquet", whole))
     counts = {name: int((whole.reason == number).sum()) for number, name in enumerate(REASONS)}
     return {
-        "queries": lists, "before": len(whole.reason), "after": int((whole.reason < 0).sum()),
-        "removed": {name: count for name, count in counts.items() if count}, "without_positive": without,
-    }  # fmt: skip
+        "queries": lists,
+        "before": len(whole.reason),
+        "after": int((whole.reason < 0).sum()),
+        "removed": {name: count for name, count in counts.items() if count},
+        "without_positive": without,
+    }
 
 
 def _told(schema: pa.Schema) -> pa.Schema:

@@ -95,15 +95,19 @@ class SearchConfig(Config):
     @model_validator(mode="after")
     def _has_vectors(self) -> Self:
         if self.index is not None and self.vectors != "encoded":
-            raise ValueError(f"vectors: {self.vectors}: an index says itself what it keeps, as `SQ8` does 8 bits; "
-                             "accepted: encoded, or no `index`")  # fmt: skip
+            raise ValueError(
+                f"vectors: {self.vectors}: an index says itself what it keeps, as `SQ8` does 8 bits; "
+                "accepted: encoded, or no `index`"
+            )
         if self.rescore is None and self.rescore_by != "encoded":
             raise ValueError("rescore_by: nothing is rescored; accepted: with `rescore`")
         cut = self.dimensions is not None and self.rescore_by == "encoded"  # candidates are ordered by whole vectors
         same = self.index is None and self.rescore_by == self.vectors != "binary" and not cut
         if self.rescore is not None and same:
-            raise ValueError(f"rescore_by: {self.rescore_by}: the candidates are found by these vectors; accepted: "
-                             "others, or no `rescore`")  # fmt: skip
+            raise ValueError(
+                f"rescore_by: {self.rescore_by}: the candidates are found by these vectors; accepted: "
+                "others, or no `rescore`"
+            )
         return self
 
 
@@ -161,15 +165,22 @@ def _index_cost(site: Site, *, vectors: Vectors, factory: str, ef_construction: 
     advice = f"search.index: {_fitting(site, vectors.documents)}"
     return Cost(
         work=(Work("index", products * vectors.width / max(1, site.cores), "one"), Work("bytes", vectors.bytes)),
-        makes=shape, kept=held,
+        makes=shape,
+        kept=held,
         needs=(Need(f"an index {factory}", held + 4.0 * vectors.width * sample, "one", advice),),
-    )  # fmt: skip
+    )
 
 
 def _cost(
-    site: Site, *, data: Sizes, vectors: Vectors, queries: Vectors, k: int, config: "SearchConfig",
+    site: Site,
+    *,
+    data: Sizes,
+    vectors: Vectors,
+    queries: Vectors,
+    k: int,
+    config: "SearchConfig",
     index: IndexShape | None = None,
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Exactly, every query is compared with every document, by runs of documents whose lists are merged; with an index,
     with those that it looks at, and a sample of the queries exactly."""
     asked, made = queries.documents, Ranking(queries.documents, min(k, data.documents))
@@ -187,11 +198,16 @@ def _cost(
     passes = -(-asked // cuts.queries) if index is None else 1
     return Cost(
         work=(
-            Work("scores", looks * vectors.width, "map"), Work("bytes", passes * vectors.bytes),
+            Work("scores", looks * vectors.width, "map"),
+            Work("bytes", passes * vectors.bytes),
             Work("rows", 0.8 * made.rows),
-        ), makes=made, needs=tuple(needs), kept=made.bytes, scratch=8.0 * pieces * block * made.k,
+        ),
+        makes=made,
+        needs=tuple(needs),
+        kept=made.bytes,
+        scratch=8.0 * pieces * block * made.k,
         scratch_objects=pieces,
-    )  # fmt: skip
+    )
 
 
 def _refuses_index(factory: str) -> None:
@@ -204,7 +220,7 @@ def _refuses_index(factory: str) -> None:
 @Description(part="search", droppable=(INDEX,), cost=_index_cost, refuses=_refuses_index)
 def faiss_index(
     out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `index.faiss`, in which row i is document i.
 
     It takes what an index is built with alone, not the whole config: `probes` and `ef` need no other index.
@@ -217,10 +233,16 @@ def faiss_index(
     most = cluster.machine_cores()
     pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))
     map_shards(
-        _Indexing, [Shard(INDEX, rows, {})],
-        out=out, cluster=cluster, pool=pool, unit="documents", vectors=str(vectors), factory=factory,
+        _Indexing,
+        [Shard(INDEX, rows, {})],
+        out=out,
+        cluster=cluster,
+        pool=pool,
+        unit="documents",
+        vectors=str(vectors),
+        factory=factory,
         ef_construction=ef_construction,
-    )  # fmt: skip
+    )
     return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
 
 
@@ -231,9 +253,16 @@ def _refuses(data: Path, k: int) -> None:
 
 @Description(part="search", version=2, cost=_cost, refuses=_refuses)
 def search(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, config: SearchConfig,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    vectors: Path,
+    queries: Path,
+    k: int,
+    config: SearchConfig,
     index: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
 
     `vectors` are the documents', in the order of the documents table (`components.data.vectors`), or smaller ones that
@@ -256,10 +285,22 @@ def search(
         pieces = cut(len(query_ids), approximate=index is not None)
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
-            _Searching, pieces + sampled, out=out, cluster=cluster, pool=cluster.map, unit="million scores", gpu=gpu,
-            work=str(out), vectors=str(vectors), queries=str(queries), k=most, device="cuda" if gpu else "cpu",
-            index=str(index / INDEX) if index else None, probes=config.probes, ef=config.ef,
-        )  # fmt: skip
+            _Searching,
+            pieces + sampled,
+            out=out,
+            cluster=cluster,
+            pool=cluster.map,
+            unit="million scores",
+            gpu=gpu,
+            work=str(out),
+            vectors=str(vectors),
+            queries=str(queries),
+            k=most,
+            device="cuda" if gpu else "cpu",
+            index=str(index / INDEX) if index else None,
+            probes=config.probes,
+            ef=config.ef,
+        )
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
     remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
@@ -272,9 +313,17 @@ def _candidates_cost(site: Any, *, data: Sizes, k: int, times: int, **inputs: An
 
 @Description(part="search", version=2, cost=_candidates_cost, refuses=_refuses)
 def candidates(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, k: int, times: int, config: SearchConfig,
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    vectors: Path,
+    queries: Path,
+    k: int,
+    times: int,
+    config: SearchConfig,
     index: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """`search` for so many times as many documents as are wanted, or all, of which `rescore` keeps the best `k`."""
     most = min(k * times, check_k(k, data))
     return search(out, cluster, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
@@ -295,9 +344,15 @@ def _sampled(count: int, sample: int) -> np.ndarray:
 
 
 def _pieces(
-    vectors: Path, documents: int, queries: int, *, cuts: Cuts, workers: int = 1, name: str = "found",
+    vectors: Path,
+    documents: int,
+    queries: int,
+    *,
+    cuts: Cuts,
+    workers: int = 1,
+    name: str = "found",
     approximate: bool = False,
-) -> list[Shard]:  # fmt: skip
+) -> list[Shard]:
     """The work, cut into blocks of queries and, for exact search, runs of document shards, so many that none of the
     workers lacks work."""
     lengths = [len(shard) for shard in document_shards(vectors)]
@@ -359,7 +414,7 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
 
 def _write_ranking(
     to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys], left_out: LeftOut, k: int
-) -> None:  # fmt: skip
+) -> None:
     """Write the lists as one table, cut to `k` documents that are not left out."""
     at = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
@@ -380,9 +435,18 @@ class _Searching:
     """Lists of the best documents for a block of queries: exactly, of a run of document shards, or by the index."""
 
     def __init__(
-        self, *, threads: int, work: str, vectors: str, queries: str, k: int, device: str, index: str | None,
-        probes: int, ef: int,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        threads: int,
+        work: str,
+        vectors: str,
+        queries: str,
+        k: int,
+        device: str,
+        index: str | None,
+        probes: int,
+        ef: int,
+    ) -> None:
         self._threads, self._k, self._device = threads, k, device
         self._work, self._vectors, self._queries = Path(work), Path(vectors), Path(queries)
         self._index, self._options = index, {"probes": probes, "ef": ef}
@@ -402,9 +466,7 @@ class _Searching:
         took = time.perf_counter() - began
         return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
 
-    def _exact(
-        self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int
-    ) -> topk.Keys:  # fmt: skip
+    def _exact(self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
         run = document_shards(self._vectors)[first:last]
         return smaller.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)

@@ -97,8 +97,13 @@ def transfer(
         values["dev accuracy"] = chose, made.dev
     means = _write(out, {name: values[name] for name in config.measures})
     dev_accuracy = None if made.dev is None else float(made.dev.mean())
-    return {"measures": means, "dev_accuracy": dev_accuracy, "inverse_penalties": made.chosen,
-            "examples": len(measured), "classes": len(pc.unique(measured["label"]))}  # fmt: skip
+    return {
+        "measures": means,
+        "dev_accuracy": dev_accuracy,
+        "inverse_penalties": made.chosen,
+        "examples": len(measured),
+        "classes": len(pc.unique(measured["label"])),
+    }
 
 
 def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray | None]:

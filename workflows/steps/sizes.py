@@ -36,10 +36,15 @@ def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, A
         whole, own = firsts[row["whole"]], firsts[row["ranking"]]
         shares = [len(first & own.get(query, set())) / len(first) for query, first in whole.items()]
         measures = means(pq.read_table(row["metrics"] / PER_QUERY_FILE))
-        told.append({
-            "system": row["system"], "seed": row["seed"], "queries": len(whole), "overlap": float(np.mean(shares)),
-            "measures": measures,
-        })  # fmt: skip
+        told.append(
+            {
+                "system": row["system"],
+                "seed": row["seed"],
+                "queries": len(whole),
+                "overlap": float(np.mean(shares)),
+                "measures": measures,
+            }
+        )
     write_json(out / SIZES, told)
     return {"rows": len(told)}
 

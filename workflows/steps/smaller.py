@@ -26,26 +26,29 @@ def _cost(site: Any, *, vectors: Vectors, retriever: Made, dimensions: int | Non
     width, item = dimensions or vectors.width, 1 if kind == "int8" else vectors.item
     made = Vectors(vectors.documents, width, item, vectors.shard)
     return Cost(
-        work=(Work("bytes", 2.0 * vectors.bytes), Work("rows", vectors.documents, "map")), makes=made, kept=made.bytes,
+        work=(Work("bytes", 2.0 * vectors.bytes), Work("rows", vectors.documents, "map")),
+        makes=made,
+        kept=made.bytes,
         objects=-(-vectors.documents // vectors.shard) + 2,
-    )  # fmt: skip
+    )
 
 
-def _rescore_cost(
-    site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors, ranking: Ranking, k: int
-) -> Cost:  # fmt: skip
+def _rescore_cost(site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors, ranking: Ranking, k: int) -> Cost:
     """Each candidate's vector is read and multiplied."""
     made = Ranking(ranking.queries, min(k, ranking.k))
     return Cost(
-        work=(Work("rows", 20.0 * ranking.rows, "map"), Work("rows", 2.0 * ranking.rows)), makes=made, kept=made.bytes,
-        scratch=24.0 * ranking.rows, scratch_objects=-(-ranking.queries // QUERIES),
-    )  # fmt: skip
+        work=(Work("rows", 20.0 * ranking.rows, "map"), Work("rows", 2.0 * ranking.rows)),
+        makes=made,
+        kept=made.bytes,
+        scratch=24.0 * ranking.rows,
+        scratch_objects=-(-ranking.queries // QUERIES),
+    )
 
 
 @Description(part="search", droppable=("documents-*.npy",), cost=_cost)
 def smaller_vectors(
     out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
     shards = document_shards(vectors)
@@ -55,8 +58,15 @@ def smaller_vectors(
     names = read_json(vectors / SHARDS)
     work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]
     map_shards(
-        _Shrinking, work, out=out, cluster=cluster, pool=cluster.map, unit="documents", work=out, vectors=vectors,
-    )  # fmt: skip
+        _Shrinking,
+        work,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="documents",
+        work=out,
+        vectors=vectors,
+    )
     write_json(out / SHARDS, names)
     size = sum((out / name).stat().st_size for name in names)
     return {"documents": sum(map(len, shards)), "dimensions": how.dimensions, "bytes": size}
@@ -65,16 +75,24 @@ def smaller_vectors(
 @Description(part="search", cost=_rescore_cost)
 def rescore(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
     vectors of the documents than those that found them. Ties are in order of id."""
     reranking = Reranking(ranking, data, queries)
     lists = reranking.lists()
     lists.save(out)
     scores, _ = map_rows(
-        _Rescoring, len(lists.queries), QUERIES, out=out, cluster=cluster, pool=cluster.map, unit="queries",
-        lists=out, vectors=vectors, queries=queries,
-    )  # fmt: skip
+        _Rescoring,
+        len(lists.queries),
+        QUERIES,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="queries",
+        lists=out,
+        vectors=vectors,
+        queries=queries,
+    )
     rows, _ = reranking.write(scores, out / "ranking.parquet", k)
     remove(out, "lists.*.npy", "part-*.npy")
     return {"queries": len(lists.queries), "candidates": len(lists.documents), "rows": rows}

@@ -65,15 +65,23 @@ def _contexts_cost(
     """Each query's first candidates."""
     made = Grouped(min(config.queries or data.asked(split), ranking.queries), config.size)
     pairs = made.groups * made.candidates
-    return Cost(work=(Work("rows", ranking.rows + 2.0 * pairs),), makes=made, kept=16.0 * pairs,
-                needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
+    return Cost(
+        work=(Work("rows", ranking.rows + 2.0 * pairs),),
+        makes=made,
+        kept=16.0 * pairs,
+        needs=(id_memory(data.documents, "ids of all documents"),),
+    )
 
 
 def _smooth_cost(site: Any, *, data: Sizes, groups: Grouped, config: SmoothConfig, **rest: Any) -> Cost:
     """Similarities among each group's candidates."""
     pairs = groups.groups * groups.candidates
-    return Cost(work=(Work("rows", 20.0 * pairs, "map"),), makes=groups, kept=20.0 * pairs,
-                needs=(id_memory(data.documents, "ids of all documents"),))  # fmt: skip
+    return Cost(
+        work=(Work("rows", 20.0 * pairs, "map"),),
+        makes=groups,
+        kept=20.0 * pairs,
+        needs=(id_memory(data.documents, "ids of all documents"),),
+    )
 
 
 @Description(part="soft labels", version=2, cost=_contexts_cost)
@@ -120,11 +128,13 @@ def contexts(
                 chosen = first[: max(config.size, int((first < len(known)).sum()))]
                 rows.append(
                     {
-                        "query_id": query_ids[query].as_py(), "visit": 0,
+                        "query_id": query_ids[query].as_py(),
+                        "visit": 0,
                         "doc_ids": document_ids.take(pa.array(documents[chosen])).to_pylist(),
-                        "targets": (chosen < len(known)).astype(np.float32), "teacher": None,
+                        "targets": (chosen < len(known)).astype(np.float32),
+                        "teacher": None,
                     }
-                )  # fmt: skip
+                )
                 candidates += len(chosen)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             groups += len(rows)
@@ -154,7 +164,7 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
 @Description(part="soft labels", version=2, cost=_smooth_cost)
 def smooth(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The same groups with soft labels as targets, each group's summing to 1 (Algorithm 1).
 
     `vectors` are the documents', `queries` those of the groups' queries. The ground truth are the candidates whose
@@ -164,9 +174,18 @@ def smooth(
     """
     offsets, truth = _lists(out, data, queries, groups)
     targets, _ = map_rows(
-        Smoother, len(offsets) - 1, GROUPS_AT_ONCE, out=out, cluster=cluster, pool=cluster.map, unit="groups",
-        work=out, vectors=vectors, queries=queries, config=config,
-    )  # fmt: skip
+        Smoother,
+        len(offsets) - 1,
+        GROUPS_AT_ONCE,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="groups",
+        work=out,
+        vectors=vectors,
+        queries=queries,
+        config=config,
+    )
     write_lists(groups / "groups.parquet", "targets", targets, out / "groups.parquet")
     remove(out, "lists.*.npy", "part-*.npy", "truth.npy")
     return {"groups": len(offsets) - 1, "candidates": len(targets), **_spread(targets, truth, offsets)}

@@ -27,8 +27,9 @@ from sparring.workflows.store.dag import Description
 def _cost(site: Site, *, config: Any, encoder: Made | None = None) -> Cost:
     """Four bytes a weight."""
     made = Made(config, shape_of(config))
-    return Cost(work=(Work("loading", 4.0 * made.shape.parameters),), makes=made, objects=8,
-                kept=4.0 * made.shape.parameters)  # fmt: skip
+    return Cost(
+        work=(Work("loading", 4.0 * made.shape.parameters),), makes=made, objects=8, kept=4.0 * made.shape.parameters
+    )
 
 
 StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
@@ -69,9 +70,12 @@ def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
     from sparring.components.models.reader import Reader
 
     kinds: dict[str, Any] = {
-        "dual_encoder": DualEncoder, "cross_encoder": CrossEncoder, "generator": Generator, "reader": Reader,
+        "dual_encoder": DualEncoder,
+        "cross_encoder": CrossEncoder,
+        "generator": Generator,
+        "reader": Reader,
         "masked_language_model": MaskedLanguageModel,
-    }  # fmt: skip
+    }
     kind = kinds[config.kind]
     own: dict[str, Any] = {}
     if encoder is not None:

@@ -21,9 +21,15 @@ WON, LOST = 2, 1
 
 
 def _cost(
-    site: Any, *, data: Sizes, split: str, lexical: Ranking, by_answer: bool, ranks: dict[str, Expanded],
+    site: Any,
+    *,
+    data: Sizes,
+    split: str,
+    lexical: Ranking,
+    by_answer: bool,
+    ranks: dict[str, Expanded],
     choices: dict[str, dict[str, Ranking]],
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Every expansion's rank, every choice, and a few looks at the collection for the examples."""
     chosen = sum(one.queries for systems in choices.values() for one in systems.values())
     rows = lexical.rows + sum(one.count for one in ranks.values()) + 10.0 * chosen
@@ -33,9 +39,16 @@ def _cost(
 
 @Description(part="evaluation", shows=(STUDY,), cost=_cost)
 def study(
-    out: Path, cluster: Cluster, *, data: Path, split: str, lexical: Path, by_answer: bool, ranks: dict[str, Path],
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    split: str,
+    lexical: Path,
+    by_answer: bool,
+    ranks: dict[str, Path],
     choices: dict[str, dict[str, Path]],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Write `study.json`: the mean length in words of the queries that systems issue, by generator (Table 3.9), and
     queries with what each system chose and the rank of the answer (Table 3.10).
 
@@ -54,22 +67,37 @@ def study(
             for system, path in systems.items()
         }
         issued = {
-            system: {query: expand_query(texts[query], row["text"]) if row["number"] else texts[query]
-                     for query, row in own.items()}
+            system: {
+                query: expand_query(texts[query], row["text"]) if row["number"] else texts[query]
+                for query, row in own.items()
+            }
             for system, own in chosen.items()
-        }  # fmt: skip
-        lengths.append({"generator": generator, "words": {
-            system: float(np.mean([len(text.split()) for text in own.values()])) if own else 0.0
-            for system, own in issued.items()
-        }})  # fmt: skip
+        }
+        lengths.append(
+            {
+                "generator": generator,
+                "words": {
+                    system: float(np.mean([len(text.split()) for text in own.values()])) if own else 0.0
+                    for system, own in issued.items()
+                },
+            }
+        )
         cases += [
-            {"generator": generator, "query": texts[query], "answers": answers,
-             "rows": [{"system": "BM25", "text": texts[query], "rank": plain.get(query)},
-                      *({"system": system, "text": issued[system][query], "rank": of[own[query]["doc_id"]]}
-                        for system, own in chosen.items())],
-             "passage": passage}
+            {
+                "generator": generator,
+                "query": texts[query],
+                "answers": answers,
+                "rows": [
+                    {"system": "BM25", "text": texts[query], "rank": plain.get(query)},
+                    *(
+                        {"system": system, "text": issued[system][query], "rank": of[own[query]["doc_id"]]}
+                        for system, own in chosen.items()
+                    ),
+                ],
+                "passage": passage,
+            }
             for query, answers, passage in _examples(data, asked, chosen, of, systems, plain)
-        ]  # fmt: skip
+        ]
     words = [len(text.split()) for text in texts.values()]
     write_json(out / STUDY, {"question": float(np.mean(words)), "lengths": lengths, "cases": cases})
     return {"queries": len(texts), "cases": len(cases)}
@@ -85,9 +113,13 @@ def _plain_ranks(data: Path, lexical: Path, split: str, by_answer: bool) -> dict
 
 
 def _examples(
-    data: Path, asked: pa.Table, chosen: dict[str, dict[str, Any]], ranks: dict[str, int | None],
-    systems: dict[str, Path], plain: dict[str, int],
-) -> list[tuple[str, list[str], Any]]:  # fmt: skip
+    data: Path,
+    asked: pa.Table,
+    chosen: dict[str, dict[str, Any]],
+    ranks: dict[str, int | None],
+    systems: dict[str, Path],
+    plain: dict[str, int],
+) -> list[tuple[str, list[str], Any]]:
     """Queries, their answers, and the passage that the better choice finds."""
     names = list(systems)
     first, last = chosen[names[0]], chosen[names[-1]]

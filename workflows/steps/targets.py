@@ -22,26 +22,44 @@ TARGET_TOKENS = 20.0
 
 
 def _cost(
-    site: Any, *, data: Sizes, ranking: Ranking | None, splits: list[str], leave_out: list[int] | None, mode: Mode,
+    site: Any,
+    *,
+    data: Sizes,
+    ranking: Ranking | None,
+    splits: list[str],
+    leave_out: list[int] | None,
+    mode: Mode,
     config: TargetConfig,
-) -> Cost:  # fmt: skip
+) -> Cost:
     """One look at the collection, and at the documents that are chosen. A generator reads a query and writes a target
     for each, which counts as a text."""
     queries = sum(map(data.asked, splits))
     count = queries if leave_out is None else queries - queries // leave_out[1]
     made = Sizes(
-        documents=count, queries={"train": count}, document_lengths=data.query_lengths + TARGET_TOKENS,
-        query_lengths=data.query_lengths, characters=5 * TARGET_TOKENS, exact=False, groups=Grouped(count, 1),
-    )  # fmt: skip
+        documents=count,
+        queries={"train": count},
+        document_lengths=data.query_lengths + TARGET_TOKENS,
+        query_lengths=data.query_lengths,
+        characters=5 * TARGET_TOKENS,
+        exact=False,
+        groups=Grouped(count, 1),
+    )
     rows = data.documents + 30.0 * count + (ranking.rows if ranking is not None else 0)
     return Cost(work=(Work("rows", rows),), makes=made, kept=150.0 * count, objects=4)
 
 
 @Description(part="expansions", cost=_cost)
 def targets(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path | None, splits: list[str], leave_out: list[int] | None,
-    mode: Mode, config: TargetConfig,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    data: Path,
+    ranking: Path | None,
+    splits: list[str],
+    leave_out: list[int] | None,
+    mode: Mode,
+    config: TargetConfig,
+) -> dict[str, Any]:
     """Write a collection whose documents are the targets, and a group for each query that has one.
 
     A target has the id `query#0`. `ranking`, where documents are chosen by answer, is one that `answering` wrote.
@@ -113,10 +131,15 @@ def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:
         ),
         "groups": (
             GROUPS,
-            {"query_id": rows["query_id"], "visit": [0] * count, "doc_ids": each,
-             "targets": [[1.0]] * count, "teacher": pa.nulls(count, GROUPS.field("teacher").type)},
+            {
+                "query_id": rows["query_id"],
+                "visit": [0] * count,
+                "doc_ids": each,
+                "targets": [[1.0]] * count,
+                "teacher": pa.nulls(count, GROUPS.field("teacher").type),
+            },
         ),
-    }  # fmt: skip
+    }
     for name, (schema, columns) in tables.items():
         arrays = [
             column.cast(field.type) if isinstance(column, (pa.Array, pa.ChunkedArray)) else pa.array(column, field.type)

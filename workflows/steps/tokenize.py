@@ -57,10 +57,14 @@ def _cost(site: Site, *, data: Sizes, model: Made, config: TokenizeConfig) -> Co
         "a machine with more memory for the driver, which keeps a digest of every text to find those that are alike"
     )
     return Cost(
-        work=(Work("tokenising", tokens, "map"),), makes=data, kept=kept, scratch=kept, objects=7,
+        work=(Work("tokenising", tokens, "map"),),
+        makes=data,
+        kept=kept,
+        scratch=kept,
+        objects=7,
         scratch_objects=2.0 * -(-data.documents // 10_000),
         needs=(Need("digests of all texts", 80.0 * data.documents, "driver", advice),),
-    )  # fmt: skip
+    )
 
 
 @Description(part="data", version=3, cost=_cost)
@@ -107,9 +111,17 @@ def _tokenized(
             rows = file.metadata.row_group(group).num_rows
             shards.append(Shard(f"part-{table}-{group:05d}", rows, {"table": table, "group": group}))
     map_shards(
-        Tokenizer, shards, out=out, cluster=cluster, pool=cluster.map, unit="texts",
-        data=data, model=model, max_tokens=config.max_tokens, template=template,
-    )  # fmt: skip
+        Tokenizer,
+        shards,
+        out=out,
+        cluster=cluster,
+        pool=cluster.map,
+        unit="texts",
+        data=data,
+        model=model,
+        max_tokens=config.max_tokens,
+        template=template,
+    )
     summary: dict[str, Any] = {}
     for table in tables:
         _join(out, table, [out / shard.file for shard in shards if shard.task["table"] == table])
@@ -127,7 +139,7 @@ class Tokenizer:
 
     def __init__(
         self, *, data: Path, model: Path, max_tokens: int, threads: int, template: Template | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         import os
 
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"

@@ -24,9 +24,18 @@ from sparring.workflows.store.progress import Progress
 
 
 def _cost(
-    site: Site, *, objective: str, rows: Any, dev: Any, data: Sizes, tokens: Sizes, start: Made, seed: list[Any],
-    config: TrainConfig, **own: Any,
-) -> Cost:  # fmt: skip
+    site: Site,
+    *,
+    objective: str,
+    rows: Any,
+    dev: Any,
+    data: Sizes,
+    tokens: Sizes,
+    start: Made,
+    seed: list[Any],
+    config: TrainConfig,
+    **own: Any,
+) -> Cost:
     """Updates: forward and backward through each row's texts or pairs, three times the arithmetic of encoding them, and
     four times with `recompute`.
 
@@ -57,13 +66,15 @@ def _cost(
     looks = config.updates // config.validate_on_dev.every if config.validate_on_dev is not None else 0
     validated = looks * config.validate_on_dev.queries / config.batch / 3 if config.validate_on_dev is not None else 0
     return Cost(
-        work=(Work("training", config.updates + validated, "train", task),), makes=start, objects=14,
+        work=(Work("training", config.updates + validated, "train", task),),
+        makes=start,
+        objects=14,
         needs=(Need("weights, their moments and a batch's states", held + states, "train", advice, True),),
-        kept=(12.0 if config.chained else 4.0) * trained, scratch=12.0 * trained, slow=_repeated(rows, config.batch),
-        limits=tuple(
-            filter(None, [_undivided(config, pool.workers or 1), _unsharded(objective, site.cluster)])
-        ),
-    )  # fmt: skip
+        kept=(12.0 if config.chained else 4.0) * trained,
+        scratch=12.0 * trained,
+        slow=_repeated(rows, config.batch),
+        limits=tuple(filter(None, [_undivided(config, pool.workers or 1), _unsharded(objective, site.cluster)])),
+    )
 
 
 def _undivided(config: TrainConfig, workers: int) -> str:
@@ -121,7 +132,7 @@ def _trained_weights(start: Made) -> float:
 
 def _task(
     objective: str, rows: Any, data: Sizes, start: Made, config: TrainConfig, own: dict[str, Any], *, again: bool
-) -> ModelTask:  # fmt: skip
+) -> ModelTask:
     """One update. A ranker reads a pair for each candidate; a retriever a query and each candidate; what learns from
     documents alone, a document, as often as the objective `reads` it, with the tokens that it `predicts`. `again` is
     whether each pass is run once more, for its gradient."""
@@ -150,11 +161,21 @@ def _task(
     configs = {key: one for key, one in own.items() if isinstance(one, Config)}
     rated = {key for key in own if key == "rated"}  # a validation's, which is not tried
     return ModelTask(
-        "training", start, data, work / each, passes * tokens / len(documents),
-        {"objective": objective, "config": config, "candidates": candidates,
-         "scored": groups is not None and groups.scored, "models": models, "own": configs},
+        "training",
+        start,
+        data,
+        work / each,
+        passes * tokens / len(documents),
+        {
+            "objective": objective,
+            "config": config,
+            "candidates": candidates,
+            "scored": groups is not None and groups.scored,
+            "models": models,
+            "own": configs,
+        },
         measurable=isinstance(rows, (Grouped, Sizes)) and own.keys() == models.keys() | configs.keys() | rated,
-    )  # fmt: skip
+    )
 
 
 def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
@@ -165,14 +186,29 @@ def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
 
 
 @Description(
-    part="training", modules=("objective",), models="training", carried=("state",), shows=(LOG,), cost=_cost,
+    part="training",
+    modules=("objective",),
+    models="training",
+    carried=("state",),
+    shows=(LOG,),
+    cost=_cost,
     refuses=_refuses,
     carries={"start": lambda inputs: inputs["config"].carry == "all"},
-)  # fmt: skip
+)
 def train(
-    out: Path, cluster: Cluster, *, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path,
-    start: Path, seed: list[Any], config: TrainConfig, **own: Path | Config,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path,
+    cluster: Cluster,
+    *,
+    objective: str,
+    rows: Path,
+    dev: Path | None,
+    data: Path,
+    tokens: Path,
+    start: Path,
+    seed: list[Any],
+    config: TrainConfig,
+    **own: Path | Config,
+) -> dict[str, Any]:
     """Train from `start`'s model on the objective's table in `rows`; the model is written to `out/model`.
 
     `own` are arguments of this objective alone, by its names for them: artifacts, such as `vectors`, and configs.
@@ -184,9 +220,19 @@ def train(
     cluster = cluster.for_batch(config.batch // config.accumulate)
     cuda = cluster.cuda()
     task = {
-        "out": out, "objective": objective, "rows": rows, "dev": dev, "data": data, "tokens": tokens, "start": start,
-        "seed": keyed_int(*seed), "config": config, "own": own, "cluster": cluster, "cuda": cuda,
-    }  # fmt: skip
+        "out": out,
+        "objective": objective,
+        "rows": rows,
+        "dev": dev,
+        "data": data,
+        "tokens": tokens,
+        "start": start,
+        "seed": keyed_int(*seed),
+        "config": config,
+        "own": own,
+        "cluster": cluster,
+        "cuda": cuda,
+    }
     with oom.advise(oom.training_advice(cluster, cuda=cuda)):
         if cluster.mode == "inline":
             return work(task)
@@ -203,9 +249,20 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(
-    *, out: Path, objective: str, rows: Path, dev: Path | None, data: Path, tokens: Path, start: Path, seed: int,
-    config: TrainConfig, own: dict[str, Path | Config], cluster: Cluster, cuda: bool,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    out: Path,
+    objective: str,
+    rows: Path,
+    dev: Path | None,
+    data: Path,
+    tokens: Path,
+    start: Path,
+    seed: int,
+    config: TrainConfig,
+    own: dict[str, Path | Config],
+    cluster: Cluster,
+    cuda: bool,
+) -> dict[str, Any]:
     """Train on this node's files; the summary."""
     import torch
 
@@ -217,9 +274,14 @@ def _trained(
     transfer.download(out, exact=True)  # on every node the same checkpoint: the last that was sent
     configure_process(cluster.train_threads())
     inputs = ObjectiveInputs(
-        model=start / "model", rows=rows, data=data, tokens=tokens, losses=config.losses,
-        max_tokens=cluster.batch_tokens(cuda=cuda), recompute=cluster.recompute,
-    )  # fmt: skip
+        model=start / "model",
+        rows=rows,
+        data=data,
+        tokens=tokens,
+        losses=config.losses,
+        max_tokens=cluster.batch_tokens(cuda=cuda),
+        recompute=cluster.recompute,
+    )
     attempts.resume(out)
     made = make_objective(objective, inputs, seed=seed, **own)
     progress = Progress(out, config.updates, "updates") if rank() == 0 else None
@@ -234,14 +296,22 @@ def _trained(
         transfer.sync(out / "checkpoints", delete=True)
 
     summary = run_loop(
-        made, config, out=out, seed=seed, start=start, device=torch.device("cuda" if cuda else "cpu"),
-        dev=made.reading(dev) if dev is not None else None, save_seconds=cluster.save_seconds, on_update=on_update,
+        made,
+        config,
+        out=out,
+        seed=seed,
+        start=start,
+        device=torch.device("cuda" if cuda else "cpu"),
+        dev=made.reading(dev) if dev is not None else None,
+        save_seconds=cluster.save_seconds,
+        on_update=on_update,
         on_save=on_save,
         execution=Execution(
-            shard=cluster.train.shard, gradient_checkpointing=cluster.train.gradient_checkpointing,
+            shard=cluster.train.shard,
+            gradient_checkpointing=cluster.train.gradient_checkpointing,
             compile=cluster.train.compile == "auto",
         ),
-    )  # fmt: skip
+    )
     if rank() == 0:
         transfer.sync(out, delete=True)
     return summary

@@ -38,12 +38,13 @@ def whiten(out: Path, cluster: Cluster, *, start: Path, vectors: Path) -> dict[s
     plain = {"towers": "shared", "similarity": "dot", "projection": None, "truncate": None}
     for key, accepted in plain.items():
         if (got := getattr(model.config, key)) != accepted:
-            raise UserError(f"whiten: {key}: {got}: vectors are whitened as the encoder gives them; accepted: "
-                            f"{accepted or 'null'}")  # fmt: skip
+            raise UserError(
+                f"whiten: {key}: {got}: vectors are whitened as the encoder gives them; accepted: {accepted or 'null'}"
+            )
     held = DocumentVectors(vectors)
     fitted = whitening(
         shard[first : first + BLOCK] for shard in document_shards(vectors) for first in range(0, len(shard), BLOCK)
-    )  # fmt: skip
+    )
     config = model.config.model_copy(update={"projection": held.width, "projection_bias": True})
     whitened = DualEncoder(config, dict(model.towers.items()))
     layer: Any = whitened.projections["shared"]

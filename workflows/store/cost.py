@@ -16,9 +16,22 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 Kind = Literal[
-    "encoding", "scoring", "training", "generating", "reading", "tokenising", "BM25 indexing", "BM25 retrieval",
-    "Java", "scores", "index", "rows", "bytes", "loading", "draws",
-]  # fmt: skip
+    "encoding",
+    "scoring",
+    "training",
+    "generating",
+    "reading",
+    "tokenising",
+    "BM25 indexing",
+    "BM25 retrieval",
+    "Java",
+    "scores",
+    "index",
+    "rows",
+    "bytes",
+    "loading",
+    "draws",
+]
 """`encoding`, `scoring`, `training` and `generating` count texts, pairs, updates and written texts of a `task`.
 `reading` counts records of a source, `tokenising` and `BM25 indexing` tokens, `BM25 retrieval` a query's look at a
 million documents, `Java` starts of it, `scores` inner products, as their multiplications, `index` multiplications in an
@@ -236,10 +249,23 @@ class ModelTask:
         """Equal for tasks of one rate."""
         config = self.options.get("config")
         training = (
-            config.model_dump_json(exclude={"updates", "warmup", "learning_rate", "schedule_updates", "log_every",
-                                            "carry", "validate_on_dev", "weight_decay", "clip", "schedule"})
-            if config is not None else ""
-        )  # fmt: skip
+            config.model_dump_json(
+                exclude={
+                    "updates",
+                    "warmup",
+                    "learning_rate",
+                    "schedule_updates",
+                    "log_every",
+                    "carry",
+                    "validate_on_dev",
+                    "weight_decay",
+                    "clip",
+                    "schedule",
+                }
+            )
+            if config is not None
+            else ""
+        )
         rest = {name: value for name, value in self.options.items() if name != "config"}
         read = self.model.config.model_dump(mode="json", exclude={"seed"})
         return f"{self.use} {read} {self.sizes.lengths} {sorted(rest.items(), key=str)} {training}"

@@ -204,7 +204,7 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     own = part if part is not None else description(function).part
     return Step(
         label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own, phase=_phase.get()
-    )  # fmt: skip
+    )
 
 
 def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
@@ -261,8 +261,10 @@ def canonical(value: Any) -> Any:
         return {_text_key(key): canonical(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
-    raise TypeError(f"an input of type {type(value).__name__} has no stable form to identify it by: {value!r}; "
-                    "accepted: steps, configs, texts, numbers, null, and lists and mappings of them")  # fmt: skip
+    raise TypeError(
+        f"an input of type {type(value).__name__} has no stable form to identify it by: {value!r}; "
+        "accepted: steps, configs, texts, numbers, null, and lists and mappings of them"
+    )
 
 
 def _text_key(key: Any) -> str:

@@ -118,9 +118,11 @@ def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
 def _contents(out: Path) -> dict[str, Any]:
     """What a driver writes into a lease. The nonce makes each version differ from the one before."""
     return {
-        "holder": driver_name(), "cache": _cache_id(out.parent), "nonce": uuid.uuid4().hex,
+        "holder": driver_name(),
+        "cache": _cache_id(out.parent),
+        "nonce": uuid.uuid4().hex,
         "progress": read_progress(out),
-    }  # fmt: skip
+    }
 
 
 def _cache_id(root: Path) -> str:

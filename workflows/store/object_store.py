@@ -99,9 +99,7 @@ class ObjectStore(Store):
 
     def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
         """The version (ETag) of each object; none is read, as S3 itself checks the bytes that it keeps."""
-        return {
-            name: str(about["ETag"]) for name, about in s3.listing(self.path(node)).items() if is_made(name)
-        }  # fmt: skip
+        return {name: str(about["ETag"]) for name, about in s3.listing(self.path(node)).items() if is_made(name)}
 
     def _keep_digests(self, node: Step) -> str:
         return str(s3.put_json(self.path(node) / ETAGS, dict(self._digests(node, lambda size: None))))
@@ -129,6 +127,5 @@ class ObjectStore(Store):
     def _remote_sizes(self, node: Named, parts: list[str]) -> dict[str, int]:
         """Sizes of an artifact's files on S3, or of those of some parts (glob patterns of its entries)."""
         return {
-            name: about["size"] for name, about in s3.listing(self.path(node)).items()
-            if among(name, parts or ["*"])
-        }  # fmt: skip
+            name: about["size"] for name, about in s3.listing(self.path(node)).items() if among(name, parts or ["*"])
+        }

@@ -220,9 +220,7 @@ class Store:
             return {self.digests: "is not there" if of_them is None else "has changed"}
         kept = {name: one for name, one in kept.items() if not among(name, record["dropped"])}
         now = self._digests(node, on_read)
-        changed = {
-            name: one for name, one in now.items() if one != kept.get(name, one) or one.startswith(UNREADABLE)
-        }  # fmt: skip
+        changed = {name: one for name, one in now.items() if one != kept.get(name, one) or one.startswith(UNREADABLE)}
         return {
             **dict.fromkeys(sorted(kept.keys() - now), "is not there"),
             **{name: one if one.startswith(UNREADABLE) else "has changed" for name, one in sorted(changed.items())},

@@ -90,10 +90,13 @@ def sync(folder: Path, *, delete: bool = False) -> None:
             if is_made(child.name):
                 upload(child, remote)
         gone = [
-            name for name in remote
-            if delete and (artifact / name).is_relative_to(folder) and Path(name).parts[0] not in NOT_MADE
+            name
+            for name in remote
+            if delete
+            and (artifact / name).is_relative_to(folder)
+            and Path(name).parts[0] not in NOT_MADE
             and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
-        ]  # fmt: skip
+        ]
         s3.delete(artifact, gone)
 
 
@@ -108,9 +111,10 @@ def _complete_files(remote: s3.Listing) -> s3.Listing:
     """The files of an artifact's listing that are in no directory, or in a complete one."""
     directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
     return {
-        name: about for name, about in remote.items()
+        name: about
+        for name, about in remote.items()
         if is_made(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
-    }  # fmt: skip
+    }
 
 
 def _local_files(artifact: Path, path: Path) -> set[str]:

@@ -79,9 +79,7 @@ def format_table(table: TrialTable) -> str:
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 
-def write_best(
-    table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str
-) -> Path:  # fmt: skip
+def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str) -> Path:
     """Write the best trial's config as a file for `run`; its comment has the command `then`, and says how to measure it
     on the results' split."""
     best, path = table.best, table.best_config
@@ -99,9 +97,15 @@ def write_best(
 
 
 def write_page(
-    table: TrialTable, *, title: str, source: Path, config: dict[str, Any], log_keys: set[str], results_split: str,
+    table: TrialTable,
+    *,
+    title: str,
+    source: Path,
+    config: dict[str, Any],
+    log_keys: set[str],
+    results_split: str,
     then: str,
-) -> Path:  # fmt: skip
+) -> Path:
     """Write the page of a table with a best trial: the trials, the command `then` that runs the best config, and the
     measure against each key; those of `log_keys` have a logarithmic axis."""
     from markupsafe import Markup  # for our own drawing, whose text is escaped where it is made
@@ -113,11 +117,21 @@ def write_page(
     ]
     baseline = next((trial for trial in table.trials if not trial.point and trial.state == "done"), None)
     page = {
-        "title": title, "table": table, "best": table.best, "results": results_split, "baseline": baseline,
-        "stopped": any(trial.state == "stopped" for trial in table.trials), "charts": charts, "source": source,
-        "columns": column_names(table.names), "format_value": format_value, "luck": luck(table), "then": then,
-        "config": config, "seconds": sum(trial.seconds for trial in table.trials),
-    }  # fmt: skip
+        "title": title,
+        "table": table,
+        "best": table.best,
+        "results": results_split,
+        "baseline": baseline,
+        "stopped": any(trial.state == "stopped" for trial in table.trials),
+        "charts": charts,
+        "source": source,
+        "columns": column_names(table.names),
+        "format_value": format_value,
+        "luck": luck(table),
+        "then": then,
+        "config": config,
+        "seconds": sum(trial.seconds for trial in table.trials),
+    }
     table.folder.mkdir(parents=True, exist_ok=True)
     pages.write_page(table.folder / PAGE, page, template=PAGE)
     return table.folder / PAGE
@@ -127,12 +141,13 @@ def scatter(table: TrialTable, name: str, *, log: bool) -> Scatter | None:
     """The last measure of each trial against one key; None where there is nothing to draw."""
     dots = [
         Dot(
-            at=trial.values[name], value=trial.measures[-1],
+            at=trial.values[name],
+            value=trial.measures[-1],
             kind="best" if trial is table.best else "whole" if trial.state == "done" else "part",
             about=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
             f"{'' if trial.point else ', the config as it is'}",
         )
         for trial in table.trials
         if trial.measures and name in trial.values
-    ]  # fmt: skip
+    ]
     return Scatter(measure=table.measure, key=name, dots=dots, log=log) if dots else None

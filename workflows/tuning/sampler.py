@@ -50,10 +50,13 @@ class Sampler:
         if all(name in trial.values and self._space[name].has(trial.values[name]) for name in self._space):
             self._study.add_trial(
                 self._optuna.trial.create_trial(
-                    state=state, params=self._params(trial.values), distributions=self._distributions, value=value,
+                    state=state,
+                    params=self._params(trial.values),
+                    distributions=self._distributions,
+                    value=value,
                     intermediate_values=dict(enumerate(trial.measures)),
                 )
-            )  # fmt: skip
+            )
 
     def _drawn(self) -> tuple[Point, Any]:
         """A point that Optuna says, and its trial."""

@@ -17,9 +17,17 @@ from sparring.workflows.tuning.trials import State, Trial, TrialTable
 
 
 def run_trials(
-    function: Callable[..., None], task: dict[str, Any], table: TrialTable, tuned: TunedExperiment, *, draws: int,
-    sampler: Sampler | None, concurrent: int, retries: int, on_change: Callable[[Trial], None],
-) -> None:  # fmt: skip
+    function: Callable[..., None],
+    task: dict[str, Any],
+    table: TrialTable,
+    tuned: TunedExperiment,
+    *,
+    draws: int,
+    sampler: Sampler | None,
+    concurrent: int,
+    retries: int,
+    on_change: Callable[[Trial], None],
+) -> None:
     """Run the trials of the table that are not finished, and `draws` more from the sampler, so many at a time.
 
     A trial is `function(about, task)` in a process of its own; `on_change` gets it after each measure and at its end.
@@ -41,14 +49,22 @@ def run_trials(
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(function, task=task), {"CPU": 0.01}),
         tune_config=tune.TuneConfig(
-            metric="value", mode=tuning.goal, scheduler=scheduler, num_samples=len(queue) + draws,
-            max_concurrent_trials=concurrent, search_alg=_searcher(tuned, table, queue, sampler), reuse_actors=True,
+            metric="value",
+            mode=tuning.goal,
+            scheduler=scheduler,
+            num_samples=len(queue) + draws,
+            max_concurrent_trials=concurrent,
+            search_alg=_searcher(tuned, table, queue, sampler),
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(
-            name="trials", storage_path=str(folder), verbose=0, callbacks=[_callback(table, sampler, on_change)],
+            name="trials",
+            storage_path=str(folder),
+            verbose=0,
+            callbacks=[_callback(table, sampler, on_change)],
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
-    )  # fmt: skip
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Tune warns about options that it has set itself
@@ -79,9 +95,13 @@ def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], sam
             trial = queue[self.taken]
             self.taken += 1
             return {
-                "number": trial.number, "point": trial.point, "measures": list(trial.measures),
-                "seconds": trial.seconds, "steps": trial.steps, "finished": trial.finished,
-            }  # fmt: skip
+                "number": trial.number,
+                "point": trial.point,
+                "measures": list(trial.measures),
+                "seconds": trial.seconds,
+                "steps": trial.steps,
+                "finished": trial.finished,
+            }
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
             """Nothing to do: the callback below gets more."""

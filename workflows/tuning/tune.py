@@ -63,9 +63,14 @@ def _empty_table(tuned: TunedExperiment) -> TrialTable:
     """A table without trials."""
     tuning = tuned.tuning
     return TrialTable(
-        folder=tuned.run, measure=tuning.measure, systems=tuning.systems, split=tuning.split, goal=tuning.goal,
-        names=list(tuning.space), identity=tuned.identity,
-    )  # fmt: skip
+        folder=tuned.run,
+        measure=tuning.measure,
+        systems=tuning.systems,
+        split=tuning.split,
+        goal=tuning.goal,
+        names=list(tuning.space),
+        identity=tuned.identity,
+    )
 
 
 def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> None:
@@ -105,9 +110,14 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the monitor tells of every trial that fails
     concurrent = concurrent_trials(cluster, capacity, count)
     task = {
-        "path": str(tuned.path), "tree": tuned.tree, "run": str(tuned.run), "store": str(store.root),
-        "cluster": cluster.model_dump(mode="json"), "concurrent": concurrent, "capacity": capacity,
-    }  # fmt: skip
+        "path": str(tuned.path),
+        "tree": tuned.tree,
+        "run": str(tuned.run),
+        "store": str(store.root),
+        "cluster": cluster.model_dump(mode="json"),
+        "concurrent": concurrent,
+        "capacity": capacity,
+    }
     optuna = tuned.optuna()
     with open_tracker(table.folder, cluster, table.identity) as tracker:
         if count > 1:
@@ -118,9 +128,16 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
         monitor = Monitor(tuned, table, store, tracker)
         with monitor.watching():
             run_trials(
-                run_trial, task, table, tuned, draws=draws, sampler=sampler, concurrent=concurrent,
-                retries=cluster.retries, on_change=monitor.announce,
-            )  # fmt: skip
+                run_trial,
+                task,
+                table,
+                tuned,
+                draws=draws,
+                sampler=sampler,
+                concurrent=concurrent,
+                retries=cluster.retries,
+                on_change=monitor.announce,
+            )
 
 
 def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callable[[Path], str]) -> Path:
@@ -138,10 +155,14 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
     command = then(table.best_config)
     path = report.write_best(table, whole, tuned.path, results_split=results_split, then=command)
     page = report.write_page(
-        table, title=tuned.path.stem, source=tuned.path, config=config, results_split=results_split,
+        table,
+        title=tuned.path.stem,
+        source=tuned.path,
+        config=config,
+        results_split=results_split,
         log_keys={name for name, values in tuned.tuning.space.items() if values.loguniform},
         then=command,
-    )  # fmt: skip
+    )
     print(report.format_table(table))
     print(f"\nthe best:   {path}\nthe report: {page}\n")
     return path

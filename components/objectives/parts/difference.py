@@ -29,9 +29,16 @@ class DifferencePrediction(nn.Module):
     """
 
     def __init__(
-        self, owner: Objective, encoder: Any, template: Template, config: DifferenceConfig, *, tokens: int,
-        generator: Path | None, language_model: Path | None,
-    ) -> None:  # fmt: skip
+        self,
+        owner: Objective,
+        encoder: Any,
+        template: Template,
+        config: DifferenceConfig,
+        *,
+        tokens: int,
+        generator: Path | None,
+        language_model: Path | None,
+    ) -> None:
         super().__init__()
         if not template.before:
             raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")

@@ -64,9 +64,15 @@ class Editing:
     """
 
     def __init__(
-        self, owner: Objective, config: EditConfig, template: Template, *, tokens: int, vocabulary: int,
+        self,
+        owner: Objective,
+        config: EditConfig,
+        template: Template,
+        *,
+        tokens: int,
+        vocabulary: int,
         generator: Path | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if generator is None and config.generates:
             raise UserError("generator: null: these edits need one; accepted: a masked language model")
         if generator is not None and not config.generates:
@@ -107,11 +113,17 @@ class Editing:
         read = self._masking.masked(ids, masked, become, self._vocabulary)
         everywhere = self.config.replaced_by == "argmax"
         return Edits(
-            ids, attention.long(), attention.long(), within, masked,
+            ids,
+            attention.long(),
+            attention.long(),
+            within,
+            masked,
             marked=moved(functional.pad(deleted, (1, 0))[:, :-1], 0) | inserted,
             asked=(attention & (place > 0) & replaced if everywhere else masked) | inserted,
-            read=read, draws=drawn, edited=None if self.config.generates else read,
-        )  # fmt: skip
+            read=read,
+            draws=drawn,
+            edited=None if self.config.generates else read,
+        )
 
     def edit(self, owner: Objective, edits: Edits) -> Edits:
         """The texts as the generator edits them."""

@@ -34,9 +34,13 @@ class Masking:
             raise UserError(f"{model}: its tokenizer has no mask token; accepted: models that predict masked ones")
 
     def masks(
-        self, texts: Batch, draws: tuple[np.ndarray, np.ndarray], rates: tuple[float, float], *,
+        self,
+        texts: Batch,
+        draws: tuple[np.ndarray, np.ndarray],
+        rates: tuple[float, float],
+        *,
         of: Literal["text", "all"] = "all",
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         """Two masks (N, L) over texts, of which the second contains the first. Neither has special tokens or padding.
 
         `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share in either mask `of` a text's tokens or,
@@ -93,8 +97,10 @@ def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguage
     """A masked language model that the config's `key` asks for; UserError if the retriever has other tokens."""
     found = MaskedLanguageModel.load(artifact / "model")
     if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
-        raise UserError(f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
-                        "with the same tokens")  # fmt: skip
+        raise UserError(
+            f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
+            "with the same tokens"
+        )
     return found
 
 

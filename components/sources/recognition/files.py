@@ -53,9 +53,11 @@ HEADLESS = "data, and no header that names the columns"
 
 def headless(path: Path, line: str) -> UserError:
     """The error for a table whose first line is data, which would be read as the names of columns."""
-    return UserError(f"{path}:1: {HEADLESS}: {' '.join(line.split())!r:.60}; accepted: a header in each table, such as "
-                     "query_id, iteration, doc_id, relevance for qrels; or the names of MS MARCO's files, which have "
-                     "none: collection.tsv, queries.train.tsv, qrels.train.tsv")  # fmt: skip
+    return UserError(
+        f"{path}:1: {HEADLESS}: {' '.join(line.split())!r:.60}; accepted: a header in each table, such as "
+        "query_id, iteration, doc_id, relevance for qrels; or the names of MS MARCO's files, which have "
+        "none: collection.tsv, queries.train.tsv, qrels.train.tsv"
+    )
 
 
 def columns_of(path: Path) -> list[str]:
@@ -112,8 +114,10 @@ def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
             found.setdefault(split or "train", set()).add(part)
     several = next((split for split, files in found.items() if len(files) > 1), None)
     if told and several is not None and len(patterns) == 1:
-        raise UserError(f"{folder / patterns[0]}: {listing(sorted(found[several]))} are of the split {several}; "
-                        "accepted: a file a split, or parts whose names differ in numbers alone")  # fmt: skip
+        raise UserError(
+            f"{folder / patterns[0]}: {listing(sorted(found[several]))} are of the split {several}; "
+            "accepted: a file a split, or parts whose names differ in numbers alone"
+        )
     if several is not None or not told:
         return None
     return {split: found[split].pop() for split in ("train", DEV, "test") if split in found}

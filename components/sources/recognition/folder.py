@@ -11,8 +11,11 @@ from sparring.components.sources.recognition.layouts import LAYOUTS, given_by
 from sparring.components.sources.recognition.links import Table
 from sparring.components.sources.tables import KINDS, kind_of
 
-ROLES = {"qrels": "qrel|judg|relevan", "queries": "quer|question|topic|asked", "documents": "corpus|doc|passage|text|"
-         "collection|article|page|answer|content"}  # fmt: skip
+ROLES = {
+    "qrels": "qrel|judg|relevan",
+    "queries": "quer|question|topic|asked",
+    "documents": "corpus|doc|passage|text|collection|article|page|answer|content",
+}
 """What tables are called."""
 
 

@@ -17,10 +17,14 @@ GIVEN: list[tuple[str, set[str]]] = [
     ("tevatron", {"query_id", "query", "positive_passages"}),
     ("tevatron", {"query_id", "query_text", "positive_document_ids"}),
     ("flagembedding", {"query", "pos", "neg"}),
-    *(("sentence_transformers", {asked, found, negative})
-      for asked in ASKED for found in FOUND for negative in ("negative", "negative_1")),
+    *(
+        ("sentence_transformers", {asked, found, negative})
+        for asked in ASKED
+        for found in FOUND
+        for negative in ("negative", "negative_1")
+    ),
     *(("sentence_transformers", {asked, f"{found}[]", "labels[]"}) for asked in ASKED for found in FOUND),
-]  # fmt: skip
+]
 """Training data of other projects, by columns that they have; `[]` stands after one that must hold lists."""
 
 
@@ -41,8 +45,10 @@ def msmarco(folder: Path, names: list[str]) -> Keys | None:
     cells = head(folder / file).count("\t") + 1
     columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
     keys |= {"columns": columns} if columns else {}
-    asked, judged = (sorted({found[1] for name in names if (found := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))})
-                     for role in ("queries", "qrels"))  # fmt: skip
+    asked, judged = (
+        sorted({found[1] for name in names if (found := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))})
+        for role in ("queries", "qrels")
+    )
     if any(f"{split}.small" in asked for split in asked):  # the same queries again: one of the two can be read
         keys["splits"] = {split.removesuffix(".small"): split for split in judged if split in asked}
     return keys
@@ -93,8 +99,10 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
     keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups or {"train": names}}
     if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless it is told
         texts = [_texts(table) for table, _ in found]
-        others_too = any([name for name in table.columns if name not in (*LABELS, *NO_TEXT)] != own
-                         for (table, _), own in zip(found, texts, strict=True))  # fmt: skip
+        others_too = any(
+            [name for name in table.columns if name not in (*LABELS, *NO_TEXT)] != own
+            for (table, _), own in zip(found, texts, strict=True)
+        )
         keys |= {"columns": texts[0]} if others_too and all(own == texts[0] for own in texts) else {}
     keys |= {"corpus": others[0].name} if others else {}
     if groups is None:

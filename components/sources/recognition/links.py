@@ -24,13 +24,41 @@ NAMES: dict[str, list[str]] = {
     "query_id": ["query_id", "qid", "queryid", "question_id"],
     "id": ["id", "_id"],
     "question": ["question", "query", "anchor", "search", "prompt", "ask", "asked", "claim"],
-    "text": ["text", "body", "content", "contents", "passage", "document", "answer", "context", "positive", "abstract",
-             "response", "description"],
+    "text": [
+        "text",
+        "body",
+        "content",
+        "contents",
+        "passage",
+        "document",
+        "answer",
+        "context",
+        "positive",
+        "abstract",
+        "response",
+        "description",
+    ],
     "title": ["title", "headline", "heading", "name", "subject"],
-    "relevance": ["relevance", "relevant", "is_relevant", "rel", "label", "grade", "judgment", "judgement", "gain",
-                  "correct", "is_correct", "score", "useful", "usefulness", "helpful", "rating"],
+    "relevance": [
+        "relevance",
+        "relevant",
+        "is_relevant",
+        "rel",
+        "label",
+        "grade",
+        "judgment",
+        "judgement",
+        "gain",
+        "correct",
+        "is_correct",
+        "score",
+        "useful",
+        "usefulness",
+        "helpful",
+        "rating",
+    ],
     "split": ["split"],
-}  # fmt: skip
+}
 """What columns are called, the likeliest first. Case, `-` and spaces make no difference."""
 LOOKED_AT = 100
 """How many values of a column are looked up."""
@@ -117,17 +145,27 @@ def judging(folder: Path, tables: list[Table], documents: Table, queries: Table)
     for table in (one for one in tables if one is not queries):
         ids = [one for one in table.columns if one not in (table.named("relevance"), table.named("split"))]
         values = {one: _values(folder, table, one) for one in ids}
-        asked = {one: holder for one in ids if (holder := _holder(folder, queries, values[one])) is not None
-                 and _may_be_ids(folder, queries, holder)}  # fmt: skip
-        found = {one: holder for one in ids if one not in asked
-                 and (holder := _holder(folder, documents, values[one])) is not None
-                 and _may_be_ids(folder, documents, holder)}  # fmt: skip
+        asked = {
+            one: holder
+            for one in ids
+            if (holder := _holder(folder, queries, values[one])) is not None and _may_be_ids(folder, queries, holder)
+        }
+        found = {
+            one: holder
+            for one in ids
+            if one not in asked
+            and (holder := _holder(folder, documents, values[one])) is not None
+            and _may_be_ids(folder, documents, holder)
+        }
         if asked and found:
             (query, query_id), (document, doc_id) = next(iter(asked.items())), next(iter(found.items()))
             for one, column in ((table, query), (queries, query_id), (documents, doc_id)):
                 _check_header(folder, one, column)
-            return table, {"documents": {"doc_id": doc_id}, "queries": {"query_id": query_id},
-                           "qrels": {"query_id": query, "doc_id": document}}  # fmt: skip
+            return table, {
+                "documents": {"doc_id": doc_id},
+                "queries": {"query_id": query_id},
+                "qrels": {"query_id": query, "doc_id": document},
+            }
     return None, {}
 
 
@@ -164,8 +202,11 @@ def judging_itself(folder: Path, table: Table, documents: Table) -> Roles | None
     others = (one for one in table.columns if one not in (text, document, grades))
     ids = [one for one in others if not is_time(folder, table, one) and _stands_for(folder, table, one, text)]
     query_id = {} if own is None and not ids else {"query_id": own or ids[0]}
-    return {"documents": {"doc_id": doc_id}, "queries": {**query_id, "text": text},
-            "qrels": {**query_id, "doc_id": document, **({} if grades is None else {"relevance": grades})}}  # fmt: skip
+    return {
+        "documents": {"doc_id": doc_id},
+        "queries": {**query_id, "text": text},
+        "qrels": {**query_id, "doc_id": document, **({} if grades is None else {"relevance": grades})},
+    }
 
 
 def relevances(folder: Path, table: Table) -> str | None:
@@ -240,8 +281,11 @@ def unreadable(folder: Path, table: Table) -> str | None:
 def longest(folder: Path, table: Table, without: frozenset[str] | set[str] = frozenset()) -> tuple[str, float]:
     """The column whose first values are the longest, that of the texts, and how long they are in the mean."""
     rows = list(islice(_rows(folder, table, table.columns), LOOKED_AT))
-    lengths = {column: sum(len(str(row[column])) for row in rows) / max(1, len(rows))
-               for column in table.columns if column not in without}  # fmt: skip
+    lengths = {
+        column: sum(len(str(row[column])) for row in rows) / max(1, len(rows))
+        for column in table.columns
+        if column not in without
+    }
     return max(lengths.items(), key=lambda one: one[1])
 
 

@@ -69,8 +69,10 @@ def recognise(place: Path) -> Keys:
     if told:
         raise UserError(f"{_placed(*told[0])}; {MEND}")
     lines = [f"{place}: no collection was recognised; what is there:"]
-    about_each = {name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
-            for name, one in seen.items()}  # fmt: skip
+    about_each = {
+        name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
+        for name, one in seen.items()
+    }
     lines += [f"  {name}: {one}" for name, one in about_each.items()][:20]
     if case := differing_in_form(folder, [table for table in tables if unreadable(folder, table) is None]):
         lines.append(f"  {case}")
@@ -108,8 +110,10 @@ def _of(tables: list[Table], role: str) -> Table | None:
         if role == "documents":
             told = ", or tables of the same columns; if a column asks what the text answers, `paired: true` and "
             told += "`columns` in a config say so"
-        raise UserError(f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or one "
-                        f"folder with the parts of one{told}")  # fmt: skip
+        raise UserError(
+            f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or one "
+            f"folder with the parts of one{told}"
+        )
     return found[0] if found else None
 
 
@@ -159,8 +163,10 @@ def _linked(
     """Queries and qrels of documents, perhaps among tables whose columns have other names; None where there are qrels
     and no queries."""
     if queries is not None and qrels is not None:
-        columns = {"documents": judged_by(folder, documents, "doc_id", qrels, "text"),
-                   "queries": judged_by(folder, queries, "query_id", qrels, "question")}  # fmt: skip
+        columns = {
+            "documents": judged_by(folder, documents, "doc_id", qrels, "text"),
+            "queries": judged_by(folder, queries, "query_id", qrels, "question"),
+        }
         return _Link(queries, qrels, columns)
     asking = unknown if queries is None else [queries]
     for asked in asking:
@@ -184,8 +190,9 @@ def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
         "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
         "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
         "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"))
-        if qrels and not itself else {},
-    }  # fmt: skip
+        if qrels and not itself
+        else {},
+    }
     grades = None if qrels is None or itself else relevances(folder, qrels) or qrels.named("relevance")
     graded = "relevance" in link.columns["qrels"] if itself else qrels is None or grades is not None
     columns["qrels"] |= {} if grades in (None, "relevance") else {"relevance": grades}
@@ -224,9 +231,15 @@ def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
         split = {} if _knows_splits(table) else {"split": "train"}
         alone = [one for one in tables if role_of(one) == "documents" and _like(one, table, columns["documents"])]
         files = [pattern for one in (table, *alone) for pattern in patterns(one.files)]
-        return {"format": "tables", "path": str(folder), "documents": files if len(files) > 1 else files[0],
-                "queries": table.files, "paired": True,
-                "columns": {role: named for role, named in columns.items() if named}, **split}  # fmt: skip
+        return {
+            "format": "tables",
+            "path": str(folder),
+            "documents": files if len(files) > 1 else files[0],
+            "queries": table.files,
+            "paired": True,
+            "columns": {role: named for role, named in columns.items() if named},
+            **split,
+        }
     if len(text_files) != 2 or len(tables) != 2:
         return None
     queries, documents = _of(text_files, "queries"), _of(text_files, "documents")
@@ -234,8 +247,14 @@ def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
         return None
     lines = {one.name: sum(1 for _ in read_lines(folder / one.name, blank=True)) for one in (queries, documents)}
     paired = lines[queries.name] == lines[documents.name]
-    return {"format": "tables", "path": str(folder), "documents": documents.name, "queries": queries.name,
-            **({"paired": True} if paired else {}), "split": "train"}  # fmt: skip
+    return {
+        "format": "tables",
+        "path": str(folder),
+        "documents": documents.name,
+        "queries": queries.name,
+        **({"paired": True} if paired else {}),
+        "split": "train",
+    }
 
 
 def _like(documents: Table, pairs: Table, columns: Keys) -> bool:

@@ -34,18 +34,24 @@ def remarks(place: Path, keys: Keys, used_files: Iterable[Path]) -> list[str]:
     lines += [f"not used: {table.name}: {about(table)}" for table in others]
     lines += [f"not used: {_some(names)}: {why}" for why, names in left_out(place, set(used_files)).items()]
     if keys["format"] in {kind for kind, _ in GIVEN}:
-        lines.append("the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
-                     "takes these, as in docs/pages/guides/own-collection.md of Sparring")  # fmt: skip
+        lines.append(
+            "the negatives in it: `adapt` mines its own; `recipe: dpr` with `negatives: {given: negatives}` "
+            "takes these, as in docs/pages/guides/own-collection.md of Sparring"
+        )
     if others:
-        lines.append("to use a table, name it and its columns in the config, such as "
-                     "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`; what another engine "
-                     "returned is for `evaluate.other_rankings`")  # fmt: skip
+        lines.append(
+            "to use a table, name it and its columns in the config, such as "
+            "`queries: FILE` and `columns: {queries: {query_id: THEIRS, text: THEIRS}}`; what another engine "
+            "returned is for `evaluate.other_rankings`"
+        )
     lines += [*_named_ids(used, keys), *_unread(folder, used, keys)]
     for role, name in numbered(place, keys).items():
         files = listing(patterns(keys[role]))
         once = ", those with the same text as one" if keys[role] == keys.get("qrels") else ""
-        lines.append(f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
-                     f"`columns: {{{role}: {{{name}: THEIRS}}}}`")  # fmt: skip
+        lines.append(
+            f"{files}: no column of ids is known, so {role} are numbered by row{once}; to name one: "
+            f"`columns: {{{role}: {{{name}: THEIRS}}}}`"
+        )
     if not (keys.get("queries") and keys.get("qrels")) and (case := ids_of_other_form(place, keys)):
         lines.append(case)
     return lines
@@ -82,8 +88,11 @@ def _of_pairs(folder: Path, table: Table, keys: Keys) -> list[str]:
     words = _words(folder, table, [column], "queries")
     if keys["columns"]["queries"].get("relevance", "relevance") == column:
         undo = f"; if it says something else, take `relevance: {column}` out of `columns`"
-        return [f"{table.name}: {column} is read as how relevant the text of a row is to its question, 0 for not at "
-                f"all{'' if column == 'relevance' else undo}", *words]  # fmt: skip
+        return [
+            f"{table.name}: {column} is read as how relevant the text of a row is to its question, 0 for not at "
+            f"all{'' if column == 'relevance' else undo}",
+            *words,
+        ]
     return [f"{table.name}: every row counts as a right pair, whatever its {column} says", *words] if words else []
 
 

@@ -19,11 +19,16 @@ def drawn(chart: Chart) -> ElementTree.Element:
 
 def test_rows_become_curves_and_levels() -> None:
     rows = [
-        row("BM25", None, 0.4), row("warm retriever", 0, 0.5),
-        row("retriever 1", 1, 0.6), row("retriever 1", 1, 0.7, seed=2), row("ranker 1 over retriever 1", 1, 0.8),
-        row("retriever 2", 2, 0.75), row("ranker 2 over retriever 2", 2, 0.85), row("control: ANCE 1", 1, 0.55),
+        row("BM25", None, 0.4),
+        row("warm retriever", 0, 0.5),
+        row("retriever 1", 1, 0.6),
+        row("retriever 1", 1, 0.7, seed=2),
+        row("ranker 1 over retriever 1", 1, 0.8),
+        row("retriever 2", 2, 0.75),
+        row("ranker 2 over retriever 2", 2, 0.85),
+        row("control: ANCE 1", 1, 0.55),
         row("retriever 1", 1, 0.9, measure="R@5"),
-    ]  # fmt: skip
+    ]
     first, second = charts(rows)
     assert first.measure == "RR@10"
     assert first.levels == {"BM25": 0.4, "warm retriever": 0.5}
@@ -98,9 +103,11 @@ def test_long_names_take_two_lines_and_are_cut_beyond() -> None:
     names = ["BM25 + start model, interpolated", "a control with a very long name, longer than two lines"]
     texts = named(drawn(Chart("R@5", {name: [Point(1, 0.5)] for name in names}, {})))
     assert texts == {
-        "BM25 + start model,": None, "interpolated": None,
-        "a control with a": names[1], "very long name, lo…": names[1],
-    }  # fmt: skip
+        "BM25 + start model,": None,
+        "interpolated": None,
+        "a control with a": names[1],
+        "very long name, lo…": names[1],
+    }
     many = [f"{name} {number}" for name in names for number in range(6)]
     curve = {"r": [Point(1, 0.5)]}
     assert set(named(drawn(Chart("R@5", curve, dict.fromkeys(many, 0.5))))) - {"r"} == {

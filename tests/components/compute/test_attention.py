@@ -66,9 +66,7 @@ def test_a_layer_attends_alike_with_amx_and_without(monkeypatch: pytest.MonkeyPa
     """Both against fp64, with the masks that transformers makes: (N, 1, L, L)."""
     low = parts(asking, torch.bfloat16)
     mask = looked_at().expand(-1, -1, LENGTH, -1)
-    given = {
-        "none": None, "booleans": mask, "numbers": torch.where(mask, 0.0, torch.finfo(torch.float32).min)
-    }[kind]  # fmt: skip
+    given = {"none": None, "booleans": mask, "numbers": torch.where(mask, 0.0, torch.finfo(torch.float32).min)}[kind]
     shown = None if given is None else mask[:, :, :asking]
     exact = functional.scaled_dot_product_attention(*(part.double() for part in low), attn_mask=shown)
     for amx in (True, False):

@@ -207,9 +207,14 @@ def test_attention_with_more_than_a_softmax_is_left_alone(toys: Path) -> None:
     import transformers
 
     config = transformers.Gemma2Config(
-        vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
         intermediate_size=16,
-    )  # fmt: skip
+    )
     model = transformers.AutoModel.from_config(config)
     use_fast_cpu_ops(model)
     assert model.config._attn_implementation == "eager"

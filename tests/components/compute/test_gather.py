@@ -49,85 +49,157 @@ RUNS: dict[str, dict[str, Any]] = {
     "over the group": {"losses": [GROUP, GAME]},
     "a sum in two parts": {"losses": [GROUP, {**GAME, "reduce": "sum"}], "accumulate": 2},
     "over both, in pieces, recomputed, in two parts": {
-        "losses": [BATCH, GROUP], "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
+        "losses": [BATCH, GROUP],
+        "accumulate": 2,
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
     },
     "same tower": {
         "losses": [
-            {"function": "components.losses.same_tower.samtone", "over": "batch",
-             "options": {"temperature": 0.5, "document_side": True}},
+            {
+                "function": "components.losses.same_tower.samtone",
+                "over": "batch",
+                "options": {"temperature": 0.5, "document_side": True},
+            },
             {"function": "components.losses.same_tower.pair", "over": "batch", "options": {"temperature": 0.5}},
             {"function": "components.losses.same_tower.released_pair", "over": "batch"},
         ],
-        "table": "repeats", "clip": 0.05,
+        "table": "repeats",
+        "clip": 0.05,
     },
     "same tower, in pieces, recomputed, in two parts": {
-        "losses": [SIMLM], "table": "repeats", "accumulate": 2, "piece": 40, "recompute": True,
+        "losses": [SIMLM],
+        "table": "repeats",
+        "accumulate": 2,
+        "piece": 40,
+        "recompute": True,
     },
     "same tower, where duplicates count": {
         "losses": [
-            {**SIMLM, "duplicates": "count"}, SIMLM,
+            {**SIMLM, "duplicates": "count"},
+            SIMLM,
             {"function": "components.losses.same_tower.pair", "over": "batch", "duplicates": "count"},
             {"function": "components.losses.same_tower.released_pair", "over": "batch", "duplicates": "count"},
         ],
         "table": "repeats",
     },
     "over prefixes, in pieces, recomputed": {
-        "losses": [{**BATCH, "dimensions": [32, 8, 4], "dimension_weights": [1.0, 0.5, 2.0]},
-                   {**GROUP, "dimensions": [16, 8]}],
-        "piece": 40, "recompute": True, "clip": 0.05,
+        "losses": [
+            {**BATCH, "dimensions": [32, 8, 4], "dimension_weights": [1.0, 0.5, 2.0]},
+            {**GROUP, "dimensions": [16, 8]},
+        ],
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
     },
     "ranker": {"kind": "ranker", "clip": 0.05},
     "adapters under two towers, in pieces, recomputed": {
-        "losses": [BATCH, GROUP], "start": "adapted", "piece": 40, "recompute": True,
+        "losses": [BATCH, GROUP],
+        "start": "adapted",
+        "piece": 40,
+        "recompute": True,
     },
     "two views and edits, with BatchNorm, recomputed": {
-        "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "recompute": True,
+        "kind": "diffcse",
+        "table": "data",
+        "dev": "data",
+        "piece": 100,
+        "recompute": True,
         "validate_on_dev": {"every": 2, "measure": "loss"},
         "losses": [{**BATCH, "options": {"temperature": 0.5}}, {**EDITS, "over": "discriminator"}],
     },
     "groups and edits, in two parts": {
-        "kind": "diffcse_retriever", "table": "repeats", "piece": 100, "accumulate": 2,
+        "kind": "diffcse_retriever",
+        "table": "repeats",
+        "piece": 100,
+        "accumulate": 2,
         "losses": [BATCH, *({**EDITS, "over": f"{side} discriminator"} for side in ("query", "document"))],
     },
     "with validation": {"losses": [GROUP], "validate_on_dev": {"every": 1}},
     "interrupted": {"losses": [BATCH], "stop": 2},
     "sharded": {"losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}},
     "sharded, interrupted": {
-        "losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}, "stop": 2,
+        "losses": [BATCH, GROUP],
+        "shard": True,
+        "clip": 0.05,
+        "validate_on_dev": {"every": 1},
+        "stop": 2,
     },
     "sharded, handed over": {
-        "losses": [BATCH, GROUP], "shard": True, "clip": 0.05, "validate_on_dev": {"every": 1}, "stop": 2,
+        "losses": [BATCH, GROUP],
+        "shard": True,
+        "clip": 0.05,
+        "validate_on_dev": {"every": 1},
+        "stop": 2,
     },
-    **{f"sharded, Adafactor{how}": {
-        "losses": [BATCH, GROUP], "optimizer": "adafactor", "learning_rate": 1e-2, "weight_decay": 0.1, "shard": True,
-        "clip": 0.05, **({"stop": 2} if how else {}),
-    } for how in ("", ", interrupted", ", handed over")},
+    **{
+        f"sharded, Adafactor{how}": {
+            "losses": [BATCH, GROUP],
+            "optimizer": "adafactor",
+            "learning_rate": 1e-2,
+            "weight_decay": 0.1,
+            "shard": True,
+            "clip": 0.05,
+            **({"stop": 2} if how else {}),
+        }
+        for how in ("", ", interrupted", ", handed over")
+    },
     "sharded, in pieces, recomputed, in two parts": {
-        "losses": [BATCH, GROUP], "shard": True, "accumulate": 2, "piece": 40, "recompute": True, "clip": 0.05,
+        "losses": [BATCH, GROUP],
+        "shard": True,
+        "accumulate": 2,
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
     },
     "sharded ranker, whose layers run again": {
-        "kind": "ranker", "shard": True, "gradient_checkpointing": True, "piece": 60, "clip": 0.05,
+        "kind": "ranker",
+        "shard": True,
+        "gradient_checkpointing": True,
+        "piece": 60,
+        "clip": 0.05,
     },
     "sharded, with adapters under two towers, in pieces, recomputed": {
-        "losses": [BATCH, GROUP], "start": "adapted", "shard": True, "piece": 40, "recompute": True, "clip": 0.05,
+        "losses": [BATCH, GROUP],
+        "start": "adapted",
+        "shard": True,
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
         "validate_on_dev": {"every": 1},
     },
     "bf16 weights, in two parts": {"losses": [BATCH, GROUP], **HALF, "accumulate": 2, "clip": 0.05},
     "sharded, bf16 weights": {
-        "losses": [BATCH, GROUP], **HALF, "shard": True, "piece": 40, "recompute": True, "clip": 0.05,
+        "losses": [BATCH, GROUP],
+        **HALF,
+        "shard": True,
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
         "validate_on_dev": {"every": 1},
     },
     "sharded, bf16 weights, interrupted": {
-        "losses": [BATCH, GROUP], **HALF, "shard": True, "piece": 40, "recompute": True, "clip": 0.05,
-        "validate_on_dev": {"every": 1}, "stop": 2,
+        "losses": [BATCH, GROUP],
+        **HALF,
+        "shard": True,
+        "piece": 40,
+        "recompute": True,
+        "clip": 0.05,
+        "validate_on_dev": {"every": 1},
+        "stop": 2,
     },
     "sharded, bf16 weights, with adapters": {"losses": [BATCH, GROUP], **HALF, "start": "adapted", "shard": True},
     "sharded, two views and edits": {
-        "kind": "diffcse", "table": "data", "dev": "data", "piece": 100, "shard": True,
+        "kind": "diffcse",
+        "table": "data",
+        "dev": "data",
+        "piece": 100,
+        "shard": True,
         "validate_on_dev": {"every": 2, "measure": "loss"},
         "losses": [{**BATCH, "options": {"temperature": 0.5}}, {**EDITS, "over": "discriminator"}],
     },
-}  # fmt: skip
+}
 
 
 EXECUTION = ("shard", "gradient_checkpointing")
@@ -225,10 +297,17 @@ def again(options: dict[str, Any], places: dict[str, str], place: Path, *, stop:
     config = config_of(options)
     fresh = objective(places, options.get("table", "rows"), options, config.losses)
     train(
-        fresh, config, out=place, seed=1, start=None, device=CPU,
-        dev=fresh.reading(Path(places[options.get("dev", "dev")])), save_seconds=-1.0, on_update=on_update,
+        fresh,
+        config,
+        out=place,
+        seed=1,
+        start=None,
+        device=CPU,
+        dev=fresh.reading(Path(places[options.get("dev", "dev")])),
+        save_seconds=-1.0,
+        on_update=on_update,
         execution=Execution(**{key: options.get(key, False) for key in EXECUTION}),
-    )  # fmt: skip
+    )
 
 
 def everything(places: dict[str, str], out: Path) -> None:
@@ -299,13 +378,17 @@ def held(rank: int, places: dict[str, str], out: Path) -> None:
             made.encode(batch)
         parts: list[Any] = [getattr(p, "_local_tensor", p) for layer in layers for p in layer.parameters()]
         found = {
-            "trained": numbers[True], "frozen": numbers[False], "biases and norms": few, "gathered": sorted(dtypes),
+            "trained": numbers[True],
+            "frozen": numbers[False],
+            "biases and norms": few,
+            "gathered": sorted(dtypes),
             "bytes": sum(part.numel() * part.element_size() for part in parts),
             "whole": [
-                key for key, weight in before.items()
+                key
+                for key, weight in before.items()
                 if weight() is not None or key in made.model.tower("query").body.weights
             ],
-        }  # fmt: skip
+        }
         (out / f"held-{name}-{rank}.json").write_text(json.dumps(found))
 
 
@@ -323,9 +406,16 @@ def apart(rank: int, places: dict[str, str], out: Path) -> None:
 
         made = objective(places, "rows", {}, config.losses)
         train(
-            made, config, out=place, seed=1, start=None, device=CPU, dev=made.reading(Path(places["dev"])),
-            save_seconds=-1.0, on_update=on_update,
-        )  # fmt: skip
+            made,
+            config,
+            out=place,
+            seed=1,
+            start=None,
+            device=CPU,
+            dev=made.reading(Path(places["dev"])),
+            save_seconds=-1.0,
+            on_update=on_update,
+        )
 
     (place := out / f"apart-{rank}").mkdir()
     again()
@@ -352,9 +442,16 @@ def broken(rank: int, places: dict[str, str], out: Path) -> None:
     config = config_of({"losses": [BATCH]})
     try:
         train(
-            objective(places, "rows", {}, config.losses), config, out=out / f"broken-{rank}", seed=1, start=None,
-            device=CPU, dev=None, save_seconds=-1.0, on_update=lambda update, note: None,
-        )  # fmt: skip
+            objective(places, "rows", {}, config.losses),
+            config,
+            out=out / f"broken-{rank}",
+            seed=1,
+            start=None,
+            device=CPU,
+            dev=None,
+            save_seconds=-1.0,
+            on_update=lambda update, note: None,
+        )
     except SelfCheckError as error:
         (out / f"broken-{rank}.txt").write_text(str(error))
     finally:
@@ -380,10 +477,14 @@ def small(rank: int, out: Path) -> None:
     assert idle.grad is not None
     assert local.grad is not None
     found = {
-        "rows": rows, "whole": whole.flatten().tolist(), "gradient": local.grad.flatten().tolist(),
-        "total": sum_over_workers(torch.tensor([1.0 + rank, 10.0])).tolist(), "summed": parameter.grad.tolist(),
-        "idle": idle.grad.tolist(), "workers": workers(),
-    }  # fmt: skip
+        "rows": rows,
+        "whole": whole.flatten().tolist(),
+        "gradient": local.grad.flatten().tolist(),
+        "total": sum_over_workers(torch.tensor([1.0 + rank, 10.0])).tolist(),
+        "summed": parameter.grad.tolist(),
+        "idle": idle.grad.tolist(),
+        "workers": workers(),
+    }
     (out / f"small-{rank}.json").write_text(json.dumps(found))
 
 
@@ -428,13 +529,16 @@ def both(
     folder = tmp_path_factory.mktemp("workers")
     dev = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", "d33", "d34", "d35", "d36"]} for i in range(5)]
     places = {
-        "data": str(data), "tokens": str(tokens), "retriever": str(retriever), "ranker": str(ranker),
+        "data": str(data),
+        "tokens": str(tokens),
+        "retriever": str(retriever),
+        "ranker": str(ranker),
         "language_model": str(language_model),
         "adapted": str(toy.started(folder / "adapted", toy.retriever_config(encoder, towers="separate", adapter={}))),
         "rows": str(toy.write_groups(folder / "rows", rows())),
         "repeats": str(toy.write_groups(folder / "repeats", repeats())),
         "dev": str(toy.write_groups(folder / "dev", dev)),
-    }  # fmt: skip
+    }
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     two = folder / "two"
     two.mkdir()
@@ -531,8 +635,9 @@ def test_a_sharded_trainings_checkpoint_resumes_with_another_number_of_workers(
     name = f"{whole}, handed over"
     shutil.copytree(both[2] / name, tmp_path / "one")
     assert [path.name for path in sorted((tmp_path / "one/checkpoints").glob("update-*"))] == [
-        "update-000001", "update-000002",
-    ]  # fmt: skip
+        "update-000001",
+        "update-000002",
+    ]
     again(RUNS[name], json.loads((both[2] / "places.json").read_text()), tmp_path / "one", stop=None)
     for a, b in zip(lines(tmp_path / "one"), lines(both[1] / whole), strict=True):
         assert a == pytest.approx(b, rel=1e-3, abs=2e-5)

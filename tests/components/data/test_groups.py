@@ -55,8 +55,10 @@ def test_groups_written_again_with_other_numbers(tmp_path: Path, data: Path, mon
     before, after = Groups(place, data), Groups(tmp_path / "taught.parquet", data)
     assert before.teacher is None
     assert [group.teacher.tolist() for group in (after[i] for i in range(3)) if group.teacher is not None] == [
-        [0, 1, 2], [3], [4, 5],
-    ]  # fmt: skip
+        [0, 1, 2],
+        [3],
+        [4, 5],
+    ]
     for name in ("queries", "offsets", "documents", "targets"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 

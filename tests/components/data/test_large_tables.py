@@ -57,11 +57,12 @@ def test_groups_with_more_than_2_gib_of_ids(tmp_path: Path) -> None:
             part = documents[start : start + 50]
             offsets = pa.array(np.arange(len(part) + 1) * many)
             columns = {
-                "query_id": ["q"] * len(part), "visit": [0] * len(part),
+                "query_id": ["q"] * len(part),
+                "visit": [0] * len(part),
                 "doc_ids": pa.LargeListArray.from_arrays(offsets, ids.take(pa.array(part.ravel()))),
                 "targets": pa.LargeListArray.from_arrays(offsets, pa.array(np.zeros(part.size, np.float32))),
                 "teacher": pa.nulls(len(part), GROUPS.field("teacher").type),
-            }  # fmt: skip
+            }
             writer.write_table(pa.table(columns, schema=GROUPS))
     (tmp_path / "new").mkdir()
     targets = rng.random(documents.size, np.float32)

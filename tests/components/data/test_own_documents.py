@@ -19,9 +19,11 @@ BODIES = ["red owl in a castle", "blue heron by the river", "green kettle on a s
 
 
 def found(
-    queries: list[tuple[str, str]], documents: list[tuple[str, str, str]], *relevant: tuple[str, str],
+    queries: list[tuple[str, str]],
+    documents: list[tuple[str, str, str]],
+    *relevant: tuple[str, str],
     decision: Any = None,
-) -> set[tuple[str, str]]:  # fmt: skip
+) -> set[tuple[str, str]]:
     """The pairs of queries and their own documents."""
     own = find(lambda: queries, documents, lambda: relevant, decision)
     return {(one.query_id, one.doc_id) for one in own}

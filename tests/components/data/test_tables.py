@@ -27,7 +27,7 @@ from sparring.components.data.tables import (
     pieces,
     side_by_side,
     write,
-)  # fmt: skip
+)
 
 
 def ranking() -> pa.Table:
@@ -92,11 +92,27 @@ def test_fractions_are_no_relevance() -> None:
 @pytest.mark.parametrize(
     ("value", "relevance"),
     [
-        (2, 2), (" -1 ", -1), (2.0, 2), ("2.0", 2), ("1.", 1), (True, 1), (False, 0), ("True", 1), ("FALSE", 0),
-        (0.5, None), ("0.5", None), (math.inf, None), (math.nan, None), (1e10, None), (10**9, None), ("1e3", None),
-        ("yes", None), ("", None), (None, None),
+        (2, 2),
+        (" -1 ", -1),
+        (2.0, 2),
+        ("2.0", 2),
+        ("1.", 1),
+        (True, 1),
+        (False, 0),
+        ("True", 1),
+        ("FALSE", 0),
+        (0.5, None),
+        ("0.5", None),
+        (math.inf, None),
+        (math.nan, None),
+        (1e10, None),
+        (10**9, None),
+        ("1e3", None),
+        ("yes", None),
+        ("", None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_what_files_have_for_a_relevance(value: Any, relevance: int | None) -> None:
     found = as_relevance(value)
     assert (found, type(found)) == (relevance, type(relevance))

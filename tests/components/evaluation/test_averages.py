@@ -27,8 +27,9 @@ def test_a_mean_has_the_interval_of_all_its_seeds() -> None:
     one, three = rng.random((1, 20)), rng.random((3, 20))
     found = means_of(measured_of({("BM25", "c"): one, ("retriever", "c"): three}))
     assert [(entry["system"], entry["seeds"], entry["queries"]) for entry in found] == [
-        ("BM25", [1], 20), ("retriever", [1, 2, 3], 20),
-    ]  # fmt: skip
+        ("BM25", [1], 20),
+        ("retriever", [1, 2, 3], 20),
+    ]
     for entry, values in zip(found, (one, three), strict=True):
         assert (entry["low"], entry["high"]) == estimate([values]).interval()
         assert entry["value"] == pytest.approx(values.mean())
@@ -67,7 +68,7 @@ def test_two_systems_are_compared_on_the_averages_that_both_have() -> None:
     everywhere = [
         tuple(list(measured[system, name, "test"].values()) for system in "ab")
         for name in ("SciFact", "android", "english")
-    ]  # fmt: skip
+    ]
     expected = compare_averages(everywhere, [0.5, 0.25, 0.25], seed=0, rounds=99)
     for one, other in zip(found[2:], expected, strict=True):
         assert {key: one[key] for key in other} == pytest.approx(other)
@@ -102,10 +103,18 @@ def test_each_measure_is_averaged_over_the_collections_that_have_it() -> None:
         ("accuracy", "average"): (pytest.approx(2 / 3), ["MR"]),
     }
     rows = [
-        {"system": system, "collection": collection, "split": split, "seed": 1, "measure": of["measure"][0].as_py(),
-         "value": float(np.mean(of["value"].to_pylist())), "queries": len(of)}
-        for (system, collection, split), seeds in measured.items() for of in seeds.values()
-    ]  # fmt: skip
+        {
+            "system": system,
+            "collection": collection,
+            "split": split,
+            "seed": 1,
+            "measure": of["measure"][0].as_py(),
+            "value": float(np.mean(of["value"].to_pylist())),
+            "queries": len(of),
+        }
+        for (system, collection, split), seeds in measured.items()
+        for of in seeds.values()
+    ]
     assert {
         (one["measure"], one["collection"]): (one["value"], one["over"]) for one in averages_of(rows, parts)
     } == found

@@ -127,18 +127,32 @@ def test_a_query_with_no_results_counts_zero_and_one_with_nothing_relevant_does_
     judged = qrels_of({"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}})
     table = per_query(ranking_of({"q1": {"a": 1.0}, "q3": {"a": 1.0}, "q4": {"a": 1.0}}), judged, ["RR@10", "nDCG@10"])
     assert values_of(table) == {
-        ("q1", "RR@10"): 1.0, ("q2", "RR@10"): 0.0, ("q1", "nDCG@10"): 1.0, ("q2", "nDCG@10"): 0.0,
-    }  # fmt: skip
+        ("q1", "RR@10"): 1.0,
+        ("q2", "RR@10"): 0.0,
+        ("q1", "nDCG@10"): 1.0,
+        ("q2", "nDCG@10"): 0.0,
+    }
     assert means(table) == {"RR@10": 0.5, "nDCG@10": 0.5}
 
 
 @pytest.mark.parametrize(
     ("given_name", "expected"),
-    [("MRR@10", "RR@10"), ("mrr@10", "RR@10"), ("RR@10", "RR@10"), ("ndcg@10", "nDCG@10"), ("recall@100", "R@100"),
-     ("Recall@5", "R@5"), ("success@5", "Success@5"), ("map", "AP"), ("precision@1", "P@1"),
-     (" nDCG @ 10 ", "nDCG@10"), ("mrr (rel=2)@10", "RR(rel=2)@10"), ("map(rel=2)", "AP(rel=2)"),
-     ("recall(rel=1)@100", "R@100")],
-)  # fmt: skip
+    [
+        ("MRR@10", "RR@10"),
+        ("mrr@10", "RR@10"),
+        ("RR@10", "RR@10"),
+        ("ndcg@10", "nDCG@10"),
+        ("recall@100", "R@100"),
+        ("Recall@5", "R@5"),
+        ("success@5", "Success@5"),
+        ("map", "AP"),
+        ("precision@1", "P@1"),
+        (" nDCG @ 10 ", "nDCG@10"),
+        ("mrr (rel=2)@10", "RR(rel=2)@10"),
+        ("map(rel=2)", "AP(rel=2)"),
+        ("recall(rel=1)@100", "R@100"),
+    ],
+)
 def test_names_have_aliases(given_name: str, expected: str) -> None:
     assert canonical(given_name) == expected
     assert str(ir_measures.parse_measure(expected)) == expected
@@ -171,10 +185,11 @@ def test_seven_thousand_queries() -> None:
     rng = np.random.default_rng(0)
     documents = (np.arange(depth) + rng.integers(0, 50_000, (queries, 1))).ravel()
     columns = {
-        "query_id": np.repeat([f"q{q}" for q in range(queries)], depth), "doc_id": [f"d{d}" for d in documents],
+        "query_id": np.repeat([f"q{q}" for q in range(queries)], depth),
+        "doc_id": [f"d{d}" for d in documents],
         "rank": np.tile(np.arange(1, depth + 1, dtype=np.int32), queries),
         "score": np.tile(np.linspace(1, 0, depth, dtype=np.float32), queries),
-    }  # fmt: skip
+    }
     judged = qrels_of({f"q{q}": {f"d{documents[q * depth + q % depth]}": 1} for q in range(queries)})
     table = pa.table(columns, schema=RANKING)
     found = means(per_query(table, judged, ["RR@10", "nDCG@10", "R@100"]))

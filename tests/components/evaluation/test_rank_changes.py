@@ -21,8 +21,12 @@ def test_changes_go_from_the_greatest_gain_to_the_greatest_loss() -> None:
     }
     found = changes(before, after, pa.table(judged))
     assert [(c.query_id, c.before, c.after) for c in found] == [
-        ("won", 3, 1), ("found", None, 2), ("same", 1, 1), ("lost", 1, 2), ("gone", 1, None),
-    ]  # fmt: skip
+        ("won", 3, 1),
+        ("found", None, 2),
+        ("same", 1, 1),
+        ("lost", 1, 2),
+        ("gone", 1, None),
+    ]
     by_query = {c.query_id: c for c in found}
     assert by_query["won"].first == "x"  # what stood first before
     assert by_query["lost"].first == "x"  # what stands first now

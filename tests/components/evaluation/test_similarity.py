@@ -199,7 +199,10 @@ def test_cosines_by_rating() -> None:
     ratings = np.array([0.0, 0.99, 1.0, 3.5, 4.0, 5.0])
     groups = by_rating(np.array([-1.0, 0.0, 0.2, 0.3, 0.9, 1.0]), ratings)
     assert [(one["ratings"], one["pairs"]) for one in groups] == [
-        ("4 to 5", 2), ("3 to 4", 1), ("1 to 2", 1), ("0 to 1", 2),
-    ]  # fmt: skip
+        ("4 to 5", 2),
+        ("3 to 4", 1),
+        ("1 to 2", 1),
+        ("0 to 1", 2),
+    ]
     assert groups[0]["mean"] == pytest.approx(0.95)
     assert all(sum(one["histogram"]) == pytest.approx(1) for one in groups)

@@ -25,8 +25,9 @@ Scores = dict[str, float]
 
 def ranking(scores: Scores, query: str = "q") -> pa.Table:
     ordered = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    rows = [{"query_id": query, "doc_id": doc, "rank": rank, "score": score}
-            for rank, (doc, score) in enumerate(ordered, 1)]  # fmt: skip
+    rows = [
+        {"query_id": query, "doc_id": doc, "rank": rank, "score": score} for rank, (doc, score) in enumerate(ordered, 1)
+    ]
     return pa.Table.from_pylist(rows, schema=RANKING)
 
 

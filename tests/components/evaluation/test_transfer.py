@@ -38,8 +38,7 @@ def test_nested_cross_validation_is_scikit_learns(classes: int) -> None:
     theirs = cross_val_predict(search(SMALL, folds(SMALL)), x, y, cv=folds(SMALL))
     made = cross_validated(x, y, SMALL)
     assert made.right.tolist() == (theirs == y).tolist()
-    chose = [search(SMALL, folds(SMALL)).fit(x[train], y[train]).best_score_
-             for train, _ in folds(SMALL).split(x, y)]  # fmt: skip
+    chose = [search(SMALL, folds(SMALL)).fit(x[train], y[train]).best_score_ for train, _ in folds(SMALL).split(x, y)]
     assert made.dev is not None
     assert made.dev.mean() == pytest.approx(np.mean(chose), abs=0.01)  # of folds whose sizes may differ by one
     assert len(made.chosen) == 3

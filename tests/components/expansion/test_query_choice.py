@@ -32,8 +32,12 @@ def test_the_minimum_answer_rank() -> None:
     found = ranking({"q1#1": "xyz", "q1#2": "yx", "q0#1": "u", "q0#2": "uvzx"}, hits="zx")
     ranks = answer_ranks(TABLE, found).to_pylist()
     assert [(row["doc_id"], row["query_id"], row["rank"]) for row in ranks] == [
-        ("q1#1", "q1", 1), ("q1#2", "q1", 2), ("q1#4", "q1", None), ("q0#1", "q0", None), ("q0#2", "q0", 3)
-    ]  # fmt: skip
+        ("q1#1", "q1", 1),
+        ("q1#2", "q1", 2),
+        ("q1#4", "q1", None),
+        ("q0#1", "q0", None),
+        ("q0#2", "q0", 3),
+    ]
 
 
 def test_by_judgements_what_is_relevant_is_a_hit() -> None:

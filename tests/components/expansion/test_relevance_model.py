@@ -48,8 +48,15 @@ def test_rm3s_weights_by_hand() -> None:
 def test_rocchios_weights_by_hand() -> None:
     weights = term_weights(DOCUMENTS, RARE, RelevanceConfig(model="rocchio"))
     idf = {term: math.log(101 / (count + 1)) for term, count in RARE.counts.items()}
-    first = {"oil": 2 * idf["oil"], "rose": math.log(101), "the": idf["the"], "embargo": math.log(101),
-             "of": idf["of"], "october": math.log(101), "began": math.log(101)}  # fmt: skip
+    first = {
+        "oil": 2 * idf["oil"],
+        "rose": math.log(101),
+        "the": idf["the"],
+        "embargo": math.log(101),
+        "of": idf["of"],
+        "october": math.log(101),
+        "began": math.log(101),
+    }
     norm = math.sqrt(sum(value**2 for value in first.values()))
     assert weights["october"] == pytest.approx(math.log(101) / norm / 2)
     assert weights["oil"] == pytest.approx(first["oil"] / norm / 2)

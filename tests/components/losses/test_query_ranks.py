@@ -124,8 +124,11 @@ def test_how_much_the_first_place_is_worth() -> None:
     """The margin between ranks 1 and 2, as a share of that between 1 and 101: what the docstring says."""
     for scale, share in (("rank", 0.01), ("log", 0.15), ("reciprocal", 0.505)):
         near, far = (
-            ranking(Scores(torch.zeros(1, 2), torch.tensor([[1.0, rank]]), torch.ones(1, 2, dtype=torch.bool)),
-                    alpha=1.0, scale=scale).item()  # type: ignore[arg-type]
+            ranking(
+                Scores(torch.zeros(1, 2), torch.tensor([[1.0, rank]]), torch.ones(1, 2, dtype=torch.bool)),
+                alpha=1.0,
+                scale=scale,
+            ).item()  # type: ignore[arg-type]
             for rank in (2.0, 101.0)
-        )  # fmt: skip
+        )
         assert near / far == pytest.approx(share, abs=0.003)

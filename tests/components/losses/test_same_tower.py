@@ -213,9 +213,12 @@ ALL = pytest.mark.parametrize("loss", list(variants()))
 @ALL
 @settings(deadline=None, max_examples=50)
 @given(
-    seed=st.integers(0, 2**32), queries=st.integers(1, 5), mined=st.integers(0, 3),
-    scale=st.sampled_from([1e-3, 1.0, 30.0]), kept=st.floats(0, 1),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    queries=st.integers(1, 5),
+    mined=st.integers(0, 3),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+    kept=st.floats(0, 1),
+)
 def test_the_loss_is_never_negative(
     loss: Callable[[Scores], Tensor], seed: int, queries: int, mined: int, scale: float, kept: float
 ) -> None:

@@ -22,9 +22,12 @@ NAMES = ("document_query", "query_query", "document_document")
 def test_the_blocks_by_hand(on: tuple[bool, bool, bool]) -> None:
     """Odds 1 : 2 of the documents, and 3, 5 and 7 of the blocks."""
     scores = one_row(
-        0, [math.log(2)],
-        document_query=[math.log(3)], query_query=[math.log(5)], document_document=[math.log(7)],
-    )  # fmt: skip
+        0,
+        [math.log(2)],
+        document_query=[math.log(3)],
+        query_query=[math.log(5)],
+        document_document=[math.log(7)],
+    )
     value = released(scores, temperature=1.0, **dict(zip(NAMES, on, strict=True)))
     wanted = 3 + sum(odds for odds, there in zip((3, 5, 7), on, strict=True) if there)
     assert value.item() == pytest.approx(math.log(wanted))

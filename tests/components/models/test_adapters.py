@@ -90,7 +90,7 @@ def test_a_ranker_trains_its_adapter_and_its_head(encoder: Path, tmp_path: Path,
     head = {
         "cls": {f"backbone.{part}.{of}" for part in ("bert.pooler.dense", "classifier") for of in ("weight", "bias")},
         "maxsim": set(),
-    }.get(pooling, {"head.weight", "head.bias"})  # fmt: skip
+    }.get(pooling, {"head.weight", "head.bias"})
     assert trained == head
     model.save(tmp_path / "ranker", encoder)
     batch = a_batch()._replace(segments=(torch.arange(12) > 5).long() * a_batch().mask)
@@ -110,9 +110,11 @@ def test_what_is_saved_is_the_adapter_alone(toys: Path, tmp_path: Path, kind: st
     model.save(tmp_path / "model", folder)
     saved = list((tmp_path / "model").rglob("*.safetensors"))
     assert sorted(path.relative_to(tmp_path / "model").as_posix() for path in saved) == [
-        "document/adapter_model.safetensors", "document_dense/model.safetensors",
-        "query/adapter_model.safetensors", "query_dense/model.safetensors",
-    ]  # fmt: skip
+        "document/adapter_model.safetensors",
+        "document_dense/model.safetensors",
+        "query/adapter_model.safetensors",
+        "query_dense/model.safetensors",
+    ]
     assert all("lora_" in name for path in saved[:1] for name in load_file(tmp_path / "model/query" / adapters.WEIGHTS))
     loaded = DualEncoder.load(tmp_path / "model").eval()
     for side in ("query", "document"):

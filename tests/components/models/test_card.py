@@ -54,10 +54,18 @@ def test_the_start_model_that_is_installed_names_what_our_runs_measure_on() -> N
 
 @pytest.mark.parametrize(
     ("said", "codes"),
-    [("language: en", {"en"}), ("language: [en, de-DE, ENG]", {"en", "de"}), ("language: multilingual", set()),
-     ("language: [en, multilingual]", set()), ("language: [code, en]", {"en"}), ("license: mit", set()),
-     ("language:", set()), ("language: no", {"no"}), ("language: [no, {a: 1}]", {"no"})],
-)  # fmt: skip
+    [
+        ("language: en", {"en"}),
+        ("language: [en, de-DE, ENG]", {"en", "de"}),
+        ("language: multilingual", set()),
+        ("language: [en, multilingual]", set()),
+        ("language: [code, en]", {"en"}),
+        ("license: mit", set()),
+        ("language:", set()),
+        ("language: no", {"no"}),
+        ("language: [no, {a: 1}]", {"no"}),
+    ],
+)
 def test_a_card_names_its_languages(tmp_path: Path, said: str, codes: set[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "README.md").write_text(f"---\n{said}\n---\n")

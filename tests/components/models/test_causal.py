@@ -84,9 +84,16 @@ def ranker(models: dict[str, Path], kind: str, folder: Path, **options: Any) -> 
 
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("qwen3", "usual"), ("mistral", "ended"), ("llama", "mean"), ("modernbert", "usual"), ("modernbert", "mean"),
-     ("qwen3", "ended"), ("qwen3", "towers")],
-)  # fmt: skip
+    [
+        ("qwen3", "usual"),
+        ("mistral", "ended"),
+        ("llama", "mean"),
+        ("modernbert", "usual"),
+        ("modernbert", "mean"),
+        ("qwen3", "ended"),
+        ("qwen3", "towers"),
+    ],
+)
 def test_vectors_are_sentence_transformers_with_padding_on_either_side(
     models: dict[str, Path], tmp_path: Path, kind: str, how: str
 ) -> None:
@@ -94,10 +101,11 @@ def test_vectors_are_sentence_transformers_with_padding_on_either_side(
     from sentence_transformers import SentenceTransformer
 
     options: dict[str, Any] = {
-        "usual": {}, "mean": {"pooling": "mean"},
+        "usual": {},
+        "mean": {"pooling": "mean"},
         "ended": {"end_token": END.get(kind, "[SEP]"), "similarity": "cosine"},
         "towers": {"towers": "separate", "projection": 8},
-    }[how]  # fmt: skip
+    }[how]
     model, folder = retriever(models, kind, tmp_path, **options)
     usual = "last" if kind in toy.CAUSAL else "cls"
     assert model.config.pooling == options.get("pooling", usual)
@@ -265,17 +273,25 @@ def test_layers_are_cut(models: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("qwen3", "head"), ("qwen3", "token"), ("mistral", "head"), ("mistral", "one token"), ("llama", "token"),
-     ("llama", "mean")],
-)  # fmt: skip
+    [
+        ("qwen3", "head"),
+        ("qwen3", "token"),
+        ("mistral", "head"),
+        ("mistral", "one token"),
+        ("llama", "token"),
+        ("llama", "mean"),
+    ],
+)
 def test_scores_are_sentence_transformers(models: dict[str, Path], tmp_path: Path, kind: str, how: str) -> None:
     """Of the ranker as it began, as it was saved, and as a new one begins from it; also for pairs that are cut."""
     from sentence_transformers import CrossEncoder as Theirs
 
     options: dict[str, Any] = {
-        "head": {}, "mean": {"pooling": "mean"}, "one token": {"true_token": "y"},
+        "head": {},
+        "mean": {"pooling": "mean"},
+        "one token": {"true_token": "y"},
         "token": {"pooling": "token", "true_token": "y", "false_token": "n"},
-    }[how]  # fmt: skip
+    }[how]
     model, folder = ranker(models, kind, tmp_path, template=TEMPLATE, **options)
     assert model.config.pooling == {"head": "last", "mean": "mean"}.get(how, "token")
     wanted = scores(model, folder)
@@ -340,8 +356,11 @@ def test_a_classifier_takes_an_adapter(tmp_path: Path) -> None:
     torch.testing.assert_close(scores(model, folder), before)
     loaded = CrossEncoder.load(folder)
     torch.testing.assert_close(scores(loaded, folder), before)
-    trained = {name.rpartition(".")[0].split(".")[-2 if "lora_" in name else -1]
-               for name, weight in loaded.named_parameters() if weight.requires_grad}  # fmt: skip
+    trained = {
+        name.rpartition(".")[0].split(".")[-2 if "lora_" in name else -1]
+        for name, weight in loaded.named_parameters()
+        if weight.requires_grad
+    }
     assert trained == {"lora_A", "lora_B", "head"}
     assert list(folder.glob("**/adapter_model.safetensors"))
 
@@ -398,7 +417,7 @@ def test_a_modernbert_ranker_is_sentence_transformers(models: dict[str, Path], t
         ("qwen3", {"document_tokens": 1025}, "document_tokens: 1025: .*qwen3 reads at most 1024 tokens"),
         ("modernbert", {"query_tokens": 1025}, "query_tokens: 1025: .*modernbert reads at most 1024 tokens"),
     ],
-)  # fmt: skip
+)
 def test_retrievers_that_cannot_be_are_refused(
     models: dict[str, Path], kind: str, options: dict[str, Any], says: str
 ) -> None:

@@ -95,8 +95,11 @@ def test_two_towers_are_theirs(bert: Path, tmp_path: Path, layout: str) -> None:
     state = {**under("question_model.", query.encoder), **under("ctx_model.", document.encoder)}
     paths = [tmp_path / "one"]
     if layout == "dpr":
-        rest = {"optimizer_dict": {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}}, "epoch": 7,
-                "encoder_params": {"do_lower_case": True}}  # fmt: skip
+        rest = {
+            "optimizer_dict": {"state": {0: {"step": 3, "exp_avg": torch.ones(2)}}},
+            "epoch": 7,
+            "encoder_params": {"do_lower_case": True},
+        }
         saved({"model_dict": state, **rest}, paths[0])
     elif layout == "ar2":
         saved({"model_dict": {f"module.{name}": value for name, value in state.items()}, "offset": 0}, paths[0])
@@ -123,10 +126,12 @@ def test_ances_head_is_theirs(tmp_path: Path) -> None:
     base = toy.write_encoder(tmp_path / "roberta", "roberta")
     theirs = Theirs(base, 1, head=24, pooler=False)
     state = {
-        **under("roberta.", theirs.encoder), **under("embeddingHead.", theirs.head[0]),
+        **under("roberta.", theirs.encoder),
+        **under("embeddingHead.", theirs.head[0]),
         **under("norm.", theirs.head[1]),
-        "classifier.dense.weight": torch.ones(2, 2), "roberta.pooler.dense.bias": torch.ones(2),
-    }  # fmt: skip
+        "classifier.dense.weight": torch.ones(2, 2),
+        "roberta.pooler.dense.bias": torch.ones(2),
+    }
     saved(state, tmp_path / "pytorch_model.bin")
     model, batch = converted(tmp_path, base, tmp_path / "pytorch_model.bin")
     wanted = theirs(batch)
@@ -182,8 +187,9 @@ def test_fids_reader_writes_what_its_t5_writes(tmp_path: Path, said: tiny.Said) 
     ours, _ = Reader.start(ReaderConfig(model=str(tmp_path / "folder")))
     ids = torch.tensor([[5, 6, 7, 8, 1]])
     labels = torch.tensor([[9, 10, 1]])
-    torch.testing.assert_close(ours.model.eval()(input_ids=ids, labels=labels).logits,
-                               theirs(input_ids=ids, labels=labels).logits)  # fmt: skip
+    torch.testing.assert_close(
+        ours.model.eval()(input_ids=ids, labels=labels).logits, theirs(input_ids=ids, labels=labels).logits
+    )
 
 
 @pytest.mark.parametrize("cosine", [False, True], ids=["TAS-B and coCondenser", "SimLM"])

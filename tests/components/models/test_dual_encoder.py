@@ -116,8 +116,9 @@ def test_prompts_are_exported(tmp_path: Path, encoders: dict[str, Path], towers:
     model, folder = exported(tmp_path, encoders["bert"], towers=towers, query_tokens=24, **prompts)
     theirs = SentenceTransformer(str(folder), device="cpu")
     for encode, prompt, side in (
-        (theirs.encode_query, "bara: ", "query"), (theirs.encode_document, "comi ", "document"),
-    ):  # fmt: skip
+        (theirs.encode_query, "bara: ", "query"),
+        (theirs.encode_document, "comi ", "document"),
+    ):
         wanted = ours(model, folder, [prompt + text for text in TEXTS], side).numpy()
         np.testing.assert_allclose(encode(TEXTS), wanted, rtol=0, atol=1e-5)
         assert np.abs(wanted - ours(model, folder, TEXTS, side).numpy()).max() > 1e-3

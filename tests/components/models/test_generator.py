@@ -188,9 +188,12 @@ def test_sampling_finds_more_than_greedy(generators: Any) -> None:
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [({"prompt": "what"}, "{query} is missing"), ({"beams": 4}, "accepted only with `method: beam`"),
-     ({"method": "beam", "number": 5, "beams": 3}, "3 beams cannot give 5")],
-)  # fmt: skip
+    [
+        ({"prompt": "what"}, "{query} is missing"),
+        ({"beams": 4}, "accepted only with `method: beam`"),
+        ({"method": "beam", "number": 5, "beams": 3}, "3 beams cannot give 5"),
+    ],
+)
 def test_what_cannot_be_asked(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GenerateConfig(**config)

@@ -45,9 +45,13 @@ def test_without_a_way_to_the_hub_the_cache_is_all_there_is(tmp_path: Path, enco
     asked = {"hf_hub_offline", "transformers_offline", "http_proxy", "https_proxy", "all_proxy"}
     environment = {key: value for key, value in os.environ.items() if key.lower() not in asked}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD], cwd=ROOT, env={**environment, "HF_HOME": str(tmp_path)}, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", LOAD],
+        cwd=ROOT,
+        env={**environment, "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     counts, refused, none = done.stdout.splitlines()
     assert counts.startswith("[")
     assert refused == "model: me/other: cannot be loaded: huggingface.co cannot be reached, and it is not in the cache"

@@ -89,10 +89,19 @@ def test_models_of_other_families_stay_as_they_are(toys: Path) -> None:
 
 def test_a_layer_that_only_looks_like_berts_is_not_fused() -> None:
     """RoFormer turns queries and keys by their positions, RemBERT takes a tuple, ConvBERT's attention is narrower."""
-    shape = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2,
-             "intermediate_size": 32, "hidden_act": "gelu"}  # fmt: skip
-    for config in (RoFormerConfig(embedding_size=16, **shape), RemBertConfig(input_embedding_size=16, **shape),
-                   ConvBertConfig(embedding_size=16, **shape)):  # fmt: skip
+    shape = {
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "intermediate_size": 32,
+        "hidden_act": "gelu",
+    }
+    for config in (
+        RoFormerConfig(embedding_size=16, **shape),
+        RemBertConfig(input_embedding_size=16, **shape),
+        ConvBertConfig(embedding_size=16, **shape),
+    ):
         assert inference.fuse(AutoModel.from_config(config), "fp32") == 0
     assert inference.fuse(AutoModel.from_config(BertConfig(**shape)), "fp32") == 2
 

@@ -12,29 +12,46 @@ from sparring.components.models import card, model_card
 from sparring.components.models.configs import ResolvedCrossEncoderConfig, ResolvedDualEncoderConfig
 from sparring.components.models.model_card import Measures, Origin, Row, StartModel
 
-ROWS = [Row("retriever 1", "RR@10", 0.61234, 0.58, 0.64, 300), Row("retriever 1", "R@100", 0.9, None, None, 300),
-        Row("BM25", "RR@10", 0.5, 0.45, 0.55, 300)]  # fmt: skip
+ROWS = [
+    Row("retriever 1", "RR@10", 0.61234, 0.58, 0.64, 300),
+    Row("retriever 1", "R@100", 0.9, None, None, 300),
+    Row("BM25", "RR@10", 0.5, 0.45, 0.55, 300),
+]
 STARTS = [StartModel("package:mini", "apache-2.0", ["MS MARCO", "SQuAD"]), StartModel("some/model", None, [])]
 
 
 def origin(**changes: Any) -> Origin:
     """A model's origin."""
-    base = Origin("adapt", "sparring run my.yaml", "2026-01-02", "0123456789abcdef", "my: docs", ["12 documents"],
-                  ["warm retriever: 150 updates"], ["my: docs"], STARTS,
-                  [Measures("my: docs", "test", ROWS)])  # fmt: skip
+    base = Origin(
+        "adapt",
+        "sparring run my.yaml",
+        "2026-01-02",
+        "0123456789abcdef",
+        "my: docs",
+        ["12 documents"],
+        ["warm retriever: 150 updates"],
+        ["my: docs"],
+        STARTS,
+        [Measures("my: docs", "test", ROWS)],
+    )
     return base._replace(**changes)
 
 
 def test_a_retrievers_card_says_where_it_comes_from() -> None:
     text = model_card.retriever_card(ResolvedDualEncoderConfig(model="m"), origin())
     for part in (
-        "# my: docs: retriever\n", "- 12 documents\n", "1. warm retriever: 150 updates\n", "at commit 0123456789ab.",
+        "# my: docs: retriever\n",
+        "- 12 documents\n",
+        "1. warm retriever: 150 updates\n",
+        "at commit 0123456789ab.",
         "| retriever 1 | 0.6123 (0.5800 to 0.6400) | 0.9000 |\n| BM25 | 0.5000 (0.4500 to 0.5500) |  |\n",
-        "Means, with their 95 % intervals over the queries.", "\nOn my: docs, 300 queries of the split test:\n",
+        "Means, with their 95 % intervals over the queries.",
+        "\nOn my: docs, 300 queries of the split test:\n",
         "The start model is `package:mini`; its licence is apache-2.0.\n",
         "The start model is `some/model`; its licence is not known here. What it was trained on is not known here",
-        "| MS MARCO | the start model package:mini |\n", "| my: docs | this model |",
-    ):  # fmt: skip
+        "| MS MARCO | the start model package:mini |\n",
+        "| my: docs | this model |",
+    ):
         assert part in text, part
 
 
@@ -44,10 +61,10 @@ def test_hubs_read_its_metadata() -> None:
     assert read.base_model == ["some/model"]
     assert read.tags == ["sentence-transformers", "feature-extraction", "dense-retrieval", "sparring"]
     assert read.eval_results is not None
-    assert [(one.dataset_name, one.dataset_type, one.dataset_split, one.metric_type, one.metric_value)
-            for one in read.eval_results] == [
-        ("my: docs", "my-docs", "test", "RR@10", 0.6123), ("my: docs", "my-docs", "test", "R@100", 0.9)
-    ]  # fmt: skip
+    assert [
+        (one.dataset_name, one.dataset_type, one.dataset_split, one.metric_type, one.metric_value)
+        for one in read.eval_results
+    ] == [("my: docs", "my-docs", "test", "RR@10", 0.6123), ("my: docs", "my-docs", "test", "R@100", 0.9)]
     ranker = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(measured=[]), code=False)
     assert ModelCard(ranker).data.pipeline_tag == "text-ranking"
     assert ModelCard(ranker).data.eval_results is None
@@ -68,10 +85,12 @@ def test_an_encoder_of_sentences_has_the_measures_of_all_its_sets() -> None:
         ResolvedDualEncoderConfig(model="m"), origin(collection="texts", read=["texts"], measured=sets)
     )
     for part in (
-        "# texts: retriever\n", "An encoder of sentences, of texts,", "| texts | this model |\n",
+        "# texts: retriever\n",
+        "An encoder of sentences, of texts,",
+        "| texts | this model |\n",
         "On STS, 99 queries of the split test:\n\n| system | Spearman |\n|---|---|\n| retriever | 0.8000 (",
         "\nOn average over the sets:\n",
-    ):  # fmt: skip
+    ):
         assert part in text, part
     assert "| STS | this model |" not in text
     assert [

@@ -33,10 +33,12 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ("keys", "files"),
     [
         ({"pooling": "mean", "similarity": "cosine"}, ["onnx/model.onnx"]),
-        ({"towers": "separate", "projection": 8, "query_prompt": "bara: "},
-         ["document/onnx/model.onnx", "query/onnx/model.onnx"]),
+        (
+            {"towers": "separate", "projection": 8, "query_prompt": "bara: "},
+            ["document/onnx/model.onnx", "query/onnx/model.onnx"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_retrievers_vectors(encoder: Path, tmp_path: Path, keys: dict[str, Any], files: list[str]) -> None:
     """Of other batches than the one that it was written with, too."""
     import onnxruntime

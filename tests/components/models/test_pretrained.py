@@ -103,9 +103,15 @@ def test_a_head_of_several_labels_is_refused_for_a_ranker(encoder: Path, tmp_pat
 
 
 BART = {
-    "vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
-}  # fmt: skip
+    "vocab_size": 40,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+}
 KINDS: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
 IDS = torch.tensor([[2, 50, 60, 70, 3]])
 
@@ -334,8 +340,11 @@ def test_a_model_without_some_of_its_weights_is_damaged(tmp_path: Path) -> None:
     folder = toy.write_encoder(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     lost = next(name for name in weights if name.endswith("attention.self.query.weight"))
-    save_file({name: one for name, one in weights.items() if name != lost}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {name: one for name, one in weights.items() if name != lost},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     with pytest.raises(Damaged, match=rf"no weights of \S*{re.escape(lost)}"):
         saved.load_encoder(folder)
 
@@ -377,8 +386,16 @@ def test_dimensions_are_told_of_a_folder_that_says_them(tmp_path: Path) -> None:
 
 def test_padding_counts_where_it_has_positions(tmp_path: Path) -> None:
     """A batch is as wide as a multiple of 8, and BERT has a position for each place of it."""
-    model = AutoModel.from_config(BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                                             intermediate_size=16, max_position_embeddings=36))  # fmt: skip
+    model = AutoModel.from_config(
+        BertConfig(
+            vocab_size=40,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=36,
+        )
+    )
     check_length(model, toy.retriever_config("model", document_tokens=32), "document_tokens")
     with pytest.raises(UserError, match="document_tokens: 36: model reads at most 32 tokens"):
         check_length(model, toy.retriever_config("model", document_tokens=36), "document_tokens")

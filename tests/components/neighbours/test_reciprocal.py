@@ -106,9 +106,7 @@ def test_the_paper_and_its_code_differ_in_what_is_taken_in() -> None:
 
 def test_two_thirds_by_hand() -> None:
     """Of d1's 3 near neighbours (itself, the query, d2) the query has 2: enough for the paper, too few for its code."""
-    products = torch.tensor(
-        [[[9.0, 8.0, 1.0, 0.0], [8.0, 9.0, 7.0, 0.0], [1.0, 7.0, 9.0, 6.0], [0.0, 0.0, 6.0, 9.0]]]
-    )  # fmt: skip
+    products = torch.tensor([[[9.0, 8.0, 1.0, 0.0], [8.0, 9.0, 7.0, 0.0], [1.0, 7.0, 9.0, 6.0], [0.0, 0.0, 6.0, 9.0]]])
     there = torch.ones(1, 4, dtype=torch.bool)
     few = {"k_exp": 1, "weight": "exp"}
     # The query's nearest is d1 and d1's the query; d2's nearest is d1, but not the other way round.
@@ -150,9 +148,7 @@ def test_what_is_not_there_changes_nothing(options: dict[str, Any], seed: int, c
 @EACH
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), candidates=st.integers(2, 9))
-def test_the_same_document_twice_has_the_same_score_twice(
-    options: dict[str, Any], seed: int, candidates: int
-) -> None:  # fmt: skip
+def test_the_same_document_twice_has_the_same_score_twice(options: dict[str, Any], seed: int, candidates: int) -> None:
     queries, documents = contexts(3, candidates, seed=seed)
     documents[:, -1] = documents[:, 0]
     found = scores(queries, documents, config(**options))
@@ -171,7 +167,7 @@ def test_a_batch_is_its_contexts_one_by_one(options: dict[str, Any]) -> None:
 @given(seed=st.integers(0, 10_000), candidates=st.integers(1, 9), zeros=st.integers(0, 9))
 def test_scores_are_numbers_and_jaccard_is_a_share(
     options: dict[str, Any], seed: int, candidates: int, zeros: int
-) -> None:  # fmt: skip
+) -> None:
     """Also where vectors are 0 or point away from each other, and nothing is left to divide by."""
     queries, documents = contexts(3, candidates, seed=seed)
     documents[:, :zeros] = 0
@@ -283,9 +279,12 @@ def test_the_default_is_the_same_for_vectors_of_any_length() -> None:
 
 @pytest.mark.parametrize(
     ("how", "wanted"),
-    [("none", [[3, 5, 0, 4], [7, 0, 0, 0]]), ("max-min", [[0, 1, 0, 0.5], [0, 0, 0, 0]]),
-     ("std", [[0, 2 / (2 / 3) ** 0.5, 0, 1 / (2 / 3) ** 0.5], [0, 0, 0, 0]])],
-)  # fmt: skip
+    [
+        ("none", [[3, 5, 0, 4], [7, 0, 0, 0]]),
+        ("max-min", [[0, 1, 0, 0.5], [0, 0, 0, 0]]),
+        ("std", [[0, 2 / (2 / 3) ** 0.5, 0, 1 / (2 / 3) ** 0.5], [0, 0, 0, 0]]),
+    ],
+)
 def test_ranges_are_those_of_what_is_there(how: Any, wanted: list[list[float]]) -> None:
     values = torch.tensor([[3.0, 5.0, 99.0, 4.0], [7.0, -5.0, 99.0, 4.0]])
     there = torch.tensor([[True, True, False, True], [True, False, False, False]])

@@ -101,8 +101,13 @@ def test_the_ground_truth_always_has_a_share(
     assert (found[truth] > 0).all()
     assert (found[~there] == 0).all()
     torch.testing.assert_close(found.sum(-1), truth.any(-1).float())
-    wanted = targets(queries, documents[:, :candidates], truth[:, :candidates], there[:, :candidates],
-                     config(labels=labels, **options))  # fmt: skip
+    wanted = targets(
+        queries,
+        documents[:, :candidates],
+        truth[:, :candidates],
+        there[:, :candidates],
+        config(labels=labels, **options),
+    )
     torch.testing.assert_close(found[:, :candidates], wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -162,8 +167,9 @@ def test_labels_by_the_query_follow_what_the_model_says_already() -> None:
 
 
 def test_uniform_smoothing_is_equation_2() -> None:
-    truth = torch.tensor([[True, False, False, False, False], [True, True, False, False, False], [True] + [False] * 4,
-                          [False] * 5])  # fmt: skip
+    truth = torch.tensor(
+        [[True, False, False, False, False], [True, True, False, False, False], [True] + [False] * 4, [False] * 5]
+    )
     there = torch.tensor([[True] * 5, [True] * 4 + [False], [True] + [False] * 4, [True] * 5])
     found = uniform(truth, there, torch.tensor([0.2, 0.1, 0.3, 0.4]))
     torch.testing.assert_close(

@@ -38,10 +38,15 @@ def vectors(tmp_path: Path) -> Path:
 @pytest.fixture
 def objective(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Path) -> Any:
     def build(
-        rows: list[dict[str, Any]] = ROWS, *, max_tokens: int = 10_000, recompute: bool = False,
+        rows: list[dict[str, Any]] = ROWS,
+        *,
+        max_tokens: int = 10_000,
+        recompute: bool = False,
         start: Path | None = None,
-        losses: list[dict[str, Any]] | None = None, temperature: float = 1.0, **how: Any,
-    ) -> Coder:  # fmt: skip
+        losses: list[dict[str, Any]] | None = None,
+        temperature: float = 1.0,
+        **how: Any,
+    ) -> Coder:
         groups = toy.write_groups(tmp_path / "groups", rows)
         return Coder(
             ObjectiveInputs(

@@ -294,9 +294,12 @@ def test_the_export_is_the_encoder_without_projector_or_discriminator(pretrainin
 def grouped(pretraining: Artifacts, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     """The same over groups."""
     return Artifacts(
-        pretraining.data, pretraining.tokens, pretraining.retriever, pretraining.language_model,
+        pretraining.data,
+        pretraining.tokens,
+        pretraining.retriever,
+        pretraining.language_model,
         toy.write_groups(tmp_path_factory.mktemp("groups") / "rows", groups(24)),
-    )  # fmt: skip
+    )
 
 
 SIDES = ("query discriminator", "document discriminator")

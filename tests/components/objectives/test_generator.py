@@ -35,16 +35,25 @@ def learning(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Any:
             folder = tmp_path_factory.mktemp(kind)
             write_generator(folder / "pretrained", kind)
             config = GeneratorConfig(
-                model=str(folder / "pretrained"), architecture=architecture(kind), query_tokens=24, target_tokens=16,
+                model=str(folder / "pretrained"),
+                architecture=architecture(kind),
+                query_tokens=24,
+                target_tokens=16,
                 dropout=0.0 if kind == "bert" else None,
-            )  # fmt: skip
+            )
             start = toy.started(folder / "start", config)
             for name in ("rows", "tokens"):
                 (folder / name).mkdir()
             targets(
-                folder / "rows", toy.INLINE, data=data, ranking=None, splits=["train"], leave_out=None, mode="tokens",
+                folder / "rows",
+                toy.INLINE,
+                data=data,
+                ranking=None,
+                splits=["train"],
+                leave_out=None,
+                mode="tokens",
                 config=TargetConfig(kind="sentence", documents="judged"),
-            )  # fmt: skip
+            )
             tokenize(folder / "tokens", toy.INLINE, data=folder / "rows", model=start, config=TokenizeConfig())
             made[kind] = {"start": start, "rows": folder / "rows", "tokens": folder / "tokens"}
         return made[kind]
@@ -124,10 +133,17 @@ def test_the_floor_is_that_of_known_products(learning: Any, kind: str) -> None:
 def trained(out: Path, places: dict[str, Path], **config: Any) -> dict[str, Any]:
     out.mkdir(exist_ok=True)
     return train(
-        out, toy.INLINE, objective="generator", rows=places["rows"], dev=None, data=places["rows"],
-        tokens=places["tokens"], start=places["start"], seed=[1],
+        out,
+        toy.INLINE,
+        objective="generator",
+        rows=places["rows"],
+        dev=None,
+        data=places["rows"],
+        tokens=places["tokens"],
+        start=places["start"],
+        seed=[1],
         config=toy.train_config(**{"losses": [{"function": LIKELIHOOD}], "log_every": 1, **config}),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -33,10 +33,14 @@ def objective(tmp_path: Path, data: Path, tokens: Path, encoder: Path) -> Any:
         if not start.exists():
             toy.started(start, toy.retriever_config(encoder, similarity=similarity, pooling="mean"))
         inputs = ObjectiveInputs(
-            model=start / "model", rows=toy.write_groups(tmp_path / f"groups-{len(rows[0]['doc_ids'])}", rows),
-            data=data, tokens=tokens, losses=toy.train_config(losses=losses).losses, max_tokens=piece,
+            model=start / "model",
+            rows=toy.write_groups(tmp_path / f"groups-{len(rows[0]['doc_ids'])}", rows),
+            data=data,
+            tokens=tokens,
+            losses=toy.train_config(losses=losses).losses,
+            max_tokens=piece,
             recompute=recompute,
-        )  # fmt: skip
+        )
         return Retriever(inputs)
 
     return build
@@ -118,9 +122,14 @@ def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: 
     check_training("retriever", config, "warm")
     check_training("diffcse_retriever", config, "warm")
     inputs = ObjectiveInputs(
-        model=ranker / "model", rows=toy.write_groups(tmp_path / "rows", ROWS), data=data, tokens=tokens,
-        losses=config.losses, max_tokens=100, recompute=False,
-    )  # fmt: skip
+        model=ranker / "model",
+        rows=toy.write_groups(tmp_path / "rows", ROWS),
+        data=data,
+        tokens=tokens,
+        losses=config.losses,
+        max_tokens=100,
+        recompute=False,
+    )
     with pytest.raises(UserError, match="losses: dimensions: ranker has no vectors to cut; accepted: null"):
         Ranker(inputs)
 

@@ -28,26 +28,46 @@ from tests.support.trainings import groups, lines
 
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
 PLAIN: dict[str, dict[str, Any]] = {
-    "retriever": {"losses": [BATCH, {"function": "components.losses.listwise.distillation"},
-                             {"function": "components.losses.same_tower.samtone", "over": "batch"}]},
-    "ranker": {"losses": [{"function": toy.CROSS_ENTROPY}, {"function": "components.losses.listwise.symmetric_kl",
-                                                             "over": "passes"}],
-               "hardest": HardestConfig(keep=2)},
+    "retriever": {
+        "losses": [
+            BATCH,
+            {"function": "components.losses.listwise.distillation"},
+            {"function": "components.losses.same_tower.samtone", "over": "batch"},
+        ]
+    },
+    "ranker": {
+        "losses": [
+            {"function": toy.CROSS_ENTROPY},
+            {"function": "components.losses.listwise.symmetric_kl", "over": "passes"},
+        ],
+        "hardest": HardestConfig(keep=2),
+    },
     "query_reranker": {"losses": [{"function": "components.losses.query_ranks.ranking"}]},
     "coder": {"losses": [{"function": "components.losses.listwise.divergence"}]},
-    "diffcse_retriever": {"losses": [BATCH, {"function": LIKELIHOOD, "over": "query discriminator"},
-                                     {"function": LIKELIHOOD, "over": "document discriminator"}],
-                          "difference": DifferenceConfig()},
-}  # fmt: skip
+    "diffcse_retriever": {
+        "losses": [
+            BATCH,
+            {"function": LIKELIHOOD, "over": "query discriminator"},
+            {"function": LIKELIHOOD, "over": "document discriminator"},
+        ],
+        "difference": DifferenceConfig(),
+    },
+}
 """Objectives over groups: their losses and own arguments."""
 EVERY = [*PLAIN, *VARIANTS, *DIFFCSE, "generator", "reader"]
 
 
 @pytest.fixture
 def made(
-    tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path, language_model: Path,
-    pretraining: Artifacts, request: pytest.FixtureRequest,
-) -> Callable[[str], tuple[Any, list[dict[str, Any]]]]:  # fmt: skip
+    tmp_path: Path,
+    data: Path,
+    tokens: Path,
+    retriever: Path,
+    ranker: Path,
+    language_model: Path,
+    pretraining: Artifacts,
+    request: pytest.FixtureRequest,
+) -> Callable[[str], tuple[Any, list[dict[str, Any]]]]:
     """An objective by its name, and its losses."""
 
     def make(name: str) -> tuple[Any, list[dict[str, Any]]]:
@@ -67,9 +87,13 @@ def made(
             own["generator"] = language_model
         inputs = ObjectiveInputs(
             model=(ranker if name in ("ranker", "query_reranker") else retriever) / "model",
-            rows=toy.write_groups(tmp_path / "groups", groups(12, teacher=True)), data=data, tokens=tokens,
-            losses=toy.train_config(losses=losses).losses, max_tokens=60, recompute=False,
-        )  # fmt: skip
+            rows=toy.write_groups(tmp_path / "groups", groups(12, teacher=True)),
+            data=data,
+            tokens=tokens,
+            losses=toy.train_config(losses=losses).losses,
+            max_tokens=60,
+            recompute=False,
+        )
         return make_objective(name, inputs, seed=1, **own), losses
 
     return make
@@ -83,9 +107,7 @@ def test_every_objective_is_rehearsed(made: Any) -> None:
 # Hugging Face warns that what it makes of an encoder has had another loss once.
 @pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning")
 @pytest.mark.parametrize("name", EVERY)
-def test_an_objective_trains_there(
-    made: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_an_objective_trains_there(made: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check before the first update, forward, backward, clipping, update, checkpoint, and the model at the end."""
     objective, losses = made(name)
     monkeypatch.setattr(objective, "rate", lambda **_: None)  # what the processor does at best, of which there is none
@@ -93,9 +115,16 @@ def test_an_objective_trains_there(
     (out := tmp_path / "out").mkdir()
     with rehearsed(monkeypatch) as device:
         train(
-            objective, config, out=out, seed=1, start=None, device=device, dev=None, save_seconds=-1.0,
+            objective,
+            config,
+            out=out,
+            seed=1,
+            start=None,
+            device=device,
+            dev=None,
+            save_seconds=-1.0,
             on_update=lambda update, note: None,
-        )  # fmt: skip
+        )
     assert {type(parameter.data) for parameter in objective.parameters()} == {There}
     assert len(lines(out)) == 2
     assert all(np.isfinite(line["gradient_norm"]) for line in lines(out))
@@ -117,9 +146,16 @@ def test_an_objective_trains_with_bf16_weights(made: Any, name: str, tmp_path: P
         config = toy.train_config(updates=2, batch=4, log_every=1, losses=losses, precision="bf16", weights=weights)
         (out := tmp_path / place).mkdir()
         train(
-            objective, config, out=out, seed=1, start=None, device=torch.device("cpu"), dev=None, save_seconds=-1.0,
+            objective,
+            config,
+            out=out,
+            seed=1,
+            start=None,
+            device=torch.device("cpu"),
+            dev=None,
+            save_seconds=-1.0,
             on_update=lambda update, note: None,
-        )  # fmt: skip
+        )
         found.append(lines(out)[0])
         assert {parameter.dtype for parameter in objective.parameters()} == {torch.float32}
     for name, value in found[0].items():

@@ -60,10 +60,15 @@ def test_the_rank_of_the_chosen(predicted: list[list[float]], ranks: list[list[f
 @pytest.mark.parametrize(
     ("value", "best", "lowest", "kept"),
     [
-        (1.0, None, True, True), (1.0, 2.0, True, True), (2.0, 2.0, True, False), (3.0, 2.0, True, False),
-        (3.0, 2.0, False, True), (2.0, 2.0, False, False), (float("nan"), 2.0, True, False),
+        (1.0, None, True, True),
+        (1.0, 2.0, True, True),
+        (2.0, 2.0, True, False),
+        (3.0, 2.0, True, False),
+        (3.0, 2.0, False, True),
+        (2.0, 2.0, False, False),
+        (float("nan"), 2.0, True, False),
     ],
-)  # fmt: skip
+)
 def test_what_is_better(value: float, best: float | None, lowest: bool, kept: bool) -> None:
     """Of equal ones the first stays."""
     assert better(value, best, lowest=lowest) == kept

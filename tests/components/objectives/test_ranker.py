@@ -28,9 +28,13 @@ def objective(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
     """Builds a ranker's objective over some groups."""
 
     def build(
-        rows: list[dict[str, Any]], *, max_tokens: int = 10_000, recompute: bool = False, keep: int | None = None,
+        rows: list[dict[str, Any]],
+        *,
+        max_tokens: int = 10_000,
+        recompute: bool = False,
+        keep: int | None = None,
         **losses: Any,
-    ) -> Ranker:  # fmt: skip
+    ) -> Ranker:
         groups = toy.write_groups(tmp_path / "groups", rows)
         return Ranker(
             ObjectiveInputs(

@@ -112,10 +112,18 @@ def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Cluster) -> N
         (tmp_path / name).mkdir()
         options = toy.train_config(batch=8, log_every=1, losses=[{"function": LIKELIHOOD}], clip=1.0, **config)
         train(
-            tmp_path / name, cluster, objective="reader", rows=learning["rows"], dev=None, data=learning["data"],
-            tokens=learning["tokens"], start=learning["start"], seed=[1], config=options,
+            tmp_path / name,
+            cluster,
+            objective="reader",
+            rows=learning["rows"],
+            dev=None,
+            data=learning["data"],
+            tokens=learning["tokens"],
+            start=learning["start"],
+            seed=[1],
+            config=options,
             answer_tokens=learning["answer tokens"],
-        )  # fmt: skip
+        )
         return [line["negative_log_likelihood (group)"] for line in lines(tmp_path / name)]
 
     many = losses("many", toy.INLINE, updates=12, learning_rate=2e-2)
@@ -147,6 +155,12 @@ def test_mistakes_are_named(learning: dict[str, Path], tmp_path: Path) -> None:
     ranking = toy.write_ranking(tmp_path / "ranking", {"q0": ["d1"]})
     with pytest.raises(UserError, match="no query has both an answer and a passage"):
         reading_groups(
-            tmp_path / "none", toy.INLINE, data=learning["data"], ranking=ranking, split="train", passages=3, visits=1,
+            tmp_path / "none",
+            toy.INLINE,
+            data=learning["data"],
+            ranking=ranking,
+            split="train",
+            passages=3,
+            visits=1,
             seed=[1],
-        )  # fmt: skip
+        )

@@ -101,8 +101,12 @@ def test_a_positive_of_the_query_that_another_row_brings_is_no_negative(objectiv
     scores = batch_scores(*retriever.encode(batch), batch)
     columns = texts_of(batch, data, ROWS)
     documents = pq.read_table(data / "documents.parquet").to_pylist()
-    at = {name: columns.index(document_text(d["title"], d["text"])) for d in documents
-          if document_text(d["title"], d["text"]) in columns for name in [d["doc_id"]]}  # fmt: skip
+    at = {
+        name: columns.index(document_text(d["title"], d["text"]))
+        for d in documents
+        if document_text(d["title"], d["text"]) in columns
+        for name in [d["doc_id"]]
+    }
     assert at["d30"] == at["d0"]
     assert not scores.where[0, at["d9"]]
     assert scores.target[0, at["d0"]] == 1
@@ -129,8 +133,10 @@ def test_scores_over_the_group_are_each_query_with_its_own(objective: Any, data:
             wanted = (query * alone(int(name[1:]), "document")).sum()
             torch.testing.assert_close(scores.student[i, c], wanted, rtol=1e-5, atol=1e-5)
     assert scores.where.tolist() == [
-        [True, True, True, False], [True, True, False, False], [True, True, True, False],  # padding, and d7 again
-    ]  # fmt: skip
+        [True, True, True, False],
+        [True, True, False, False],
+        [True, True, True, False],  # padding, and d7 again
+    ]
     assert scores.target[:, 0].tolist() == [1, 1, 1]
     assert scores.target[:, 1:].sum() == 0
 
@@ -190,11 +196,16 @@ def test_padding_of_other_workers_never_counts() -> None:
     """What a worker with fewer documents is filled up with has key -1; it has no score in any row."""
     queries, documents = torch.eye(2), torch.eye(3, 2)
     batch = RetrieverBatch(
-        queries=None, documents=None, query_keys=torch.arange(2), document_keys=torch.tensor([4, 7, 9]),
+        queries=None,
+        documents=None,
+        query_keys=torch.arange(2),
+        document_keys=torch.tensor([4, 7, 9]),
         columns=torch.tensor([[0, 1], [2, 0]]),
-        target=torch.tensor([[1.0, 0.0], [1.0, 0.0]]), where=torch.ones(2, 2, dtype=torch.bool),
-        relevant_keys=torch.tensor([[4, 9], [9, -1]]), teacher=None,
-    )  # fmt: skip
+        target=torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
+        where=torch.ones(2, 2, dtype=torch.bool),
+        relevant_keys=torch.tensor([[4, 9], [9, -1]]),
+        teacher=None,
+    )
 
     def gathered(local: torch.Tensor, *, rows: int) -> torch.Tensor:
         """As if a second worker held one document, of a text that this one has too, and was padded to three."""
@@ -215,10 +226,16 @@ def test_padding_of_other_workers_never_counts() -> None:
 
 def test_a_target_lands_on_the_first_column_of_its_text() -> None:
     batch = RetrieverBatch(
-        queries=None, documents=None, query_keys=torch.arange(1), document_keys=torch.tensor([2, 5]),
-        columns=torch.tensor([[1, 0]]), target=torch.tensor([[1.0, 0.0]]), where=torch.ones(1, 2, dtype=torch.bool),
-        relevant_keys=torch.tensor([[5]]), teacher=None,
-    )  # fmt: skip
+        queries=None,
+        documents=None,
+        query_keys=torch.arange(1),
+        document_keys=torch.tensor([2, 5]),
+        columns=torch.tensor([[1, 0]]),
+        target=torch.tensor([[1.0, 0.0]]),
+        where=torch.ones(1, 2, dtype=torch.bool),
+        relevant_keys=torch.tensor([[5]]),
+        teacher=None,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "gather", lambda local, *, rows: torch.cat([local, local]))
         scores = batch_scores(torch.ones(1, 2), torch.ones(2, 2), batch)

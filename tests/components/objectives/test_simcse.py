@@ -129,8 +129,9 @@ def test_the_encoder_learns_from_masked_tokens(pretraining: Artifacts) -> None:
     head = MaskedLanguageModel.load(pretraining.language_model / "model").head.model
     for options in ({}, {"language_model": None}):
         objective = predicting(pretraining, **options)
-        same = torch.equal(objective.head.model.cls.predictions.transform.dense.weight,
-                           head.cls.predictions.transform.dense.weight)  # fmt: skip
+        same = torch.equal(
+            objective.head.model.cls.predictions.transform.dense.weight, head.cls.predictions.transform.dense.weight
+        )
         assert same is (not options)
         batch = objective.collate(visits(ROWS))
         term = objective.terms(objective.encode(batch), batch)["negative_log_likelihood (masked)"]
@@ -166,9 +167,11 @@ def augmented(pretraining: Artifacts, *, max_tokens: int = 200, recompute: bool 
     """SimCSE with edited copies."""
     config = AugmentationConfig(**options)
     return pretraining.objective(
-        Variant("simcse", ("batch",), generator=config.generates), max_tokens=max_tokens, recompute=recompute,
+        Variant("simcse", ("batch",), generator=config.generates),
+        max_tokens=max_tokens,
+        recompute=recompute,
         augmentation=config,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("duplicates", ["mask", "count"])

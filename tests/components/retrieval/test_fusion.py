@@ -53,10 +53,13 @@ def lists(seed: int) -> list[dict[str, str]]:
     """Three rankings of four queries, some missing, of unequal lengths."""
     rng = np.random.default_rng(seed)
     return [
-        {f"q{i}": "".join(rng.permutation(list("abcdefghij"))[: rng.integers(1, 10)]) for i in range(4)
-         if rng.random() < 0.8}
+        {
+            f"q{i}": "".join(rng.permutation(list("abcdefghij"))[: rng.integers(1, 10)])
+            for i in range(4)
+            if rng.random() < 0.8
+        }
         for _ in range(3)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -30,9 +30,21 @@ def test_flat_finds_what_exact_search_finds(vectors, tmp_path):
 
 
 KINDS = [
-    "HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "PCA8,IVF8,Flat", "OPQ8,HNSW16", "PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4,RFlat",
-    "HNSW16_SQ8", "SQ8", "SQfp16", "IVF8,SQ8", "PQ8x4fs", "OPQ8,IVF8,PQ8x4fs",
-]  # fmt: skip
+    "HNSW16",
+    "IVF8,Flat",
+    "IVF8,PQ8x4",
+    "PCA8,IVF8,Flat",
+    "OPQ8,HNSW16",
+    "PQ8x4",
+    "OPQ8,PQ8x4",
+    "IVF8,PQ8x4,RFlat",
+    "HNSW16_SQ8",
+    "SQ8",
+    "SQfp16",
+    "IVF8,SQ8",
+    "PQ8x4fs",
+    "OPQ8,IVF8,PQ8x4fs",
+]
 
 
 ON_A_GPU = {"Flat", "IVF8,Flat", "PCA8,IVF8,Flat", "IVF8,SQ8", "IVF8,PQ4", "OPQ8,IVF8,PQ4"}
@@ -59,8 +71,9 @@ def test_every_kind_finds_on_a_gpu_what_it_finds_on_a_processor(vectors, factory
 @pytest.mark.parametrize("factory", ["PQ8x4", "OPQ8,PQ8x4", "IVF8,PQ8x4"])
 @pytest.mark.filterwarnings("default")
 def test_training_again_gives_the_same_index(vectors, factory):
-    one, other = (index.search(index.build(factory, vectors[0], threads=1), vectors[1], np.arange(1000), 10)
-                  for _ in range(2))  # fmt: skip
+    one, other = (
+        index.search(index.build(factory, vectors[0], threads=1), vectors[1], np.arange(1000), 10) for _ in range(2)
+    )
     np.testing.assert_array_equal(one, other)
 
 
@@ -73,8 +86,11 @@ def test_quantizers_find_the_same_without_the_training_of_codes_that_nobody_comp
     for one in (theirs, ours):
         one.train(rows)
         one.add(rows)
-    assert [part.do_polysemous_training for part in index._parts(ours) if "PQ" in type(part).__name__
-            and hasattr(part, "do_polysemous_training")] == [False]  # fmt: skip
+    assert [
+        part.do_polysemous_training
+        for part in index._parts(ours)
+        if "PQ" in type(part).__name__ and hasattr(part, "do_polysemous_training")
+    ] == [False]
     for found, wanted in zip(ours.search(vectors[1], 10), theirs.search(vectors[1], 10), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
@@ -149,11 +165,19 @@ def test_trains_on_the_same_rows_however_shards_are_cut(monkeypatch):
 
 @pytest.mark.parametrize(
     ("factory", "says"),
-    [("Nonsense", "Nonsense"), ("IVF8,PQ5", "16 dimensions"), ("IVF2000,Flat", "1000 documents"),
-     ("HNSW16,PQ8", "by distance"), ("NSG16,PQ8", "by distance"), ("OPQ8,HNSW16,PQ8", "by distance"),
-     ("IVF8,ITQ8,SH", "by distance"), ("IDMap,Flat", "without IDMap"), ("IDMap2,HNSW16", "without IDMap"),
-     ("IVF0,Flat", "no cells")],
-)  # fmt: skip
+    [
+        ("Nonsense", "Nonsense"),
+        ("IVF8,PQ5", "16 dimensions"),
+        ("IVF2000,Flat", "1000 documents"),
+        ("HNSW16,PQ8", "by distance"),
+        ("NSG16,PQ8", "by distance"),
+        ("OPQ8,HNSW16,PQ8", "by distance"),
+        ("IVF8,ITQ8,SH", "by distance"),
+        ("IDMap,Flat", "without IDMap"),
+        ("IDMap2,HNSW16", "without IDMap"),
+        ("IVF0,Flat", "no cells"),
+    ],
+)
 def test_what_faiss_cannot_make_is_a_clear_error(vectors, factory, says):
     """Of what ranks by distance the best was the last of its list, and the recall, of sets, hid it."""
     with pytest.raises(UserError, match=rf"^search\.index: .*{says}"):

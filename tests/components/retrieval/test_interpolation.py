@@ -133,7 +133,11 @@ def test_what_is_written_as_equal_is_in_order_of_the_documents() -> None:
         for _ in range(3):
             scores = np.sort(draw.integers(0, 6, 8).astype(np.float32))[::-1]
             names = [f"d{one}" for one in draw.permutation(12)[:8]]
-            rankings.append(pa.table({"query_id": ["q"] * 8, "doc_id": names, "rank": np.arange(1, 9, dtype=np.int32),
-                                      "score": scores}, schema=RANKING))  # fmt: skip
+            rankings.append(
+                pa.table(
+                    {"query_id": ["q"] * 8, "doc_id": names, "rank": np.arange(1, 9, dtype=np.int32), "score": scores},
+                    schema=RANKING,
+                )
+            )
         found = interpolated(rankings, [0.6, 0.3, 0.1], normalise="max-min", lexical=[], k=20).to_pylist()
         assert found == sorted(found, key=lambda row: (-row["score"], row["doc_id"]))

@@ -240,9 +240,16 @@ def test_pyserini_s_own_analyzers_are_taken_for_its_languages(by_language):
 
 @pytest.mark.parametrize(
     ("shares", "language"),
-    [({}, "en"), ({"de": 0.9}, "de"), ({"vi": 1.0}, "any"), ({"th": 1.0}, "th"), ({"de": 0.85, "en": 0.15}, "de"),
-     ({"en": 0.6, "de": 0.4}, "any"), ({"vi": 0.9, "en": 0.1}, "any")],
-)  # fmt: skip
+    [
+        ({}, "en"),
+        ({"de": 0.9}, "de"),
+        ({"vi": 1.0}, "any"),
+        ({"th": 1.0}, "th"),
+        ({"de": 0.85, "en": 0.15}, "de"),
+        ({"en": 0.6, "de": 0.4}, "any"),
+        ({"vi": 0.9, "en": 0.1}, "any"),
+    ],
+)
 def test_a_collection_gets_the_analyzer_of_nearly_all_its_documents(shares, language):
     assert lucene.language_for(shares) == language
 

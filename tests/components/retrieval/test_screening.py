@@ -79,9 +79,7 @@ def test_reciprocal_neighbours_are_those_of_a_loop() -> None:
                 return i != j and sum(other > products[i, j] for other in others) < k
 
             for c in range(7):
-                wanted = there[b, c] and any(
-                    near(r, c) and near(c, r) for r in present if relevant[b, r]
-                )  # fmt: skip
+                wanted = there[b, c] and any(near(r, c) and near(c, r) for r in present if relevant[b, r])
                 assert found[b, c] == wanted
 
 

@@ -121,9 +121,7 @@ def test_reads_memory_maps_as_they_are(tmp_path):
     np.save(tmp_path / "documents.npy", documents)
     mapped = np.load(tmp_path / "documents.npy", mmap_mode="r")
     queries = whole_numbers((4, 5), seed=3)
-    np.testing.assert_array_equal(
-        topk.top_k(queries, [mapped], None, 9), topk.top_k(queries, [documents], None, 9)
-    )  # fmt: skip
+    np.testing.assert_array_equal(topk.top_k(queries, [mapped], None, 9), topk.top_k(queries, [documents], None, 9))
 
 
 def test_without_onednn_it_is_the_same(monkeypatch):

@@ -47,8 +47,9 @@ def test_what_an_editor_leaves_is_no_split(tmp_path: Path) -> None:
     for name in ("test.tsv.bak", "._test.tsv", "train.tsv~", "notes.txt"):
         (folder / "qrels" / name).write_bytes(b"\xff\xfe")
     assert [name for name in source(format="beir", path=str(folder)).files() if name.startswith("qrels")] == [
-        "qrels/test.tsv", "qrels/train.tsv",
-    ]  # fmt: skip
+        "qrels/test.tsv",
+        "qrels/train.tsv",
+    ]
 
 
 def test_beir_reads_chosen_splits_under_our_names(tmp_path: Path) -> None:

@@ -77,8 +77,10 @@ def test_ids_in_two_forms_are_one_with_the_key(tmp_path: Path, kind: str) -> Non
     keys = {**MADE[kind](tmp_path / "in"), "ids": "NFC"}
     summary = ingest(tmp_path / "out", toy.INLINE, source=declared(keys))
     assert summary["judgements"] == {"test": 1}
-    names = {name: pq.read_table(tmp_path / "out" / f"{name}.parquet").to_pydict() for name in
-             ("documents", "queries", "qrels")}  # fmt: skip
+    names = {
+        name: pq.read_table(tmp_path / "out" / f"{name}.parquet").to_pydict()
+        for name in ("documents", "queries", "qrels")
+    }
     end = "#1" if kind == "sentences" else ""
     assert names["documents"]["doc_id"][0] == names["qrels"]["doc_id"][0] == f"{NFC}-1{end}"
     assert names["queries"]["query_id"] == names["qrels"]["query_id"] == [f"q-{NFC}"]
@@ -100,8 +102,10 @@ def test_a_plan_names_the_key_too(tmp_path: Path) -> None:
 def test_training_data_offers_documents_in_one_form(tmp_path: Path) -> None:
     """Of rows that name a passage in two forms it is there once."""
     passages = [[{"docid": name, "title": "", "text": "text"}] for name in (f"{NFC}-1", f"{NFD}-1")]
-    rows = ({"query_id": f"q{at}", "query": f"asked {at}?", "positive_passages": one, "negative_passages": []}
-            for at, one in enumerate(passages))  # fmt: skip
+    rows = (
+        {"query_id": f"q{at}", "query": f"asked {at}?", "positive_passages": one, "negative_passages": []}
+        for at, one in enumerate(passages)
+    )
     lines(tmp_path / "in" / "train.jsonl", *rows)
     (tmp_path / "out").mkdir()
     keys = {"format": "tevatron", "path": str(tmp_path / "in"), "groups": {"train": "train.jsonl"}, "ids": "NFC"}

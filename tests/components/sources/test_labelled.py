@@ -107,12 +107,16 @@ def test_a_set_is_a_collection_whose_queries_are_its_positive_pairs(tmp_path: Pa
         for line, pair in ((2, "AB"), (3, "CA"), (4, "DE"))
         for side, text in enumerate(pair, 1)
     ]
-    asked = [(f"test-{line}.{side}", text, [], "test") for line, pair in ((2, "AB"), (4, "DE"))
-             for side, text in enumerate(pair, 1)]  # fmt: skip
+    asked = [
+        (f"test-{line}.{side}", text, [], "test")
+        for line, pair in ((2, "AB"), (4, "DE"))
+        for side, text in enumerate(pair, 1)
+    ]
     assert without_place(made.read_queries()) == asked
     assert without_place(made.read_qrels())[:2] == [
-        ("test-2.1", "test-2.2", 1, "test"), ("test-2.2", "test-2.1", 1, "test"),
-    ]  # fmt: skip
+        ("test-2.1", "test-2.2", 1, "test"),
+        ("test-2.2", "test-2.1", 1, "test"),
+    ]
     assert without_place(made.read_examples())[1] == ("test-3", "test-3.1", "test-3.2", None, 4.9, "", "test")
     (tmp_path / "out").mkdir()
     summary = ingest(tmp_path / "out", None, source=made)
@@ -126,8 +130,9 @@ def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", "sentence2\tid\tlabel\tsentence1", "B\t7\tyes\tA")
     files = f"{tmp_path}/sst2.{{split}}.tsv"
     assert examples(labelled(format="tsv", path=files)) == [
-        (("bad",), "0", "", "dev"), (('says "good',), "1", "", "train"),
-    ]  # fmt: skip
+        (("bad",), "0", "", "dev"),
+        (('says "good',), "1", "", "train"),
+    ]
     assert examples(labelled(format="tsv", path=files, splits={"test": "dev"})) == [(("bad",), "0", "", "test")]
     assert labelled(format="tsv", path=files, splits=["test"]).missing() == [f"{tmp_path}/sst2.test.tsv"]
     assert examples(labelled(format="tsv", path=f"{tmp_path}/pairs.tsv")) == [(("A", "B"), "yes", "", "all")]

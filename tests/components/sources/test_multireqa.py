@@ -19,8 +19,9 @@ TEXT = "Ada was born in 1815. She wrote notes. In 1843 they came out."
 
 def asked(qid: str, question: str, *spans: tuple[int, int]) -> dict[str, Any]:
     """A question of the shared task, whose answers begin and end at these places, the ends included."""
-    found = [{"text": TEXT[start : end + 1], "char_spans": [[start, end]], "token_spans": [[0, 0]]}
-             for start, end in spans]  # fmt: skip
+    found = [
+        {"text": TEXT[start : end + 1], "char_spans": [[start, end]], "token_spans": [[0, 0]]} for start, end in spans
+    ]
     answers = [one["text"] for one in found]
     return {"qid": qid, "question": question, "answers": answers, "detected_answers": found}
 
@@ -34,10 +35,16 @@ def folder(tmp_path: Path) -> Path:
     """A context of three questions, one with no sentence that is listed, and a context of another split. Sentences do
     not stand in the order of contexts, nor the context's questions in that of its id."""
     training = [
-        {"context": TEXT, "qas": [asked("b", "what?", (26, 36)), asked("a", "when?", (16, 19), (42, 45)),
-                                  asked("c", "across?", (16, 45))]},
+        {
+            "context": TEXT,
+            "qas": [
+                asked("b", "what?", (26, 36)),
+                asked("a", "when?", (16, 19), (42, 45)),
+                asked("c", "across?", (16, 45)),
+            ],
+        },
         {"context": "No sentence of it is listed.", "qas": [asked("x", "none?", (0, 1))]},
-    ]  # fmt: skip
+    ]
     header = {"header": {"dataset": "SQuAD", "mrqa_split": "train"}}
     write(tmp_path / "mrqa/train/SQuAD.jsonl.gz", *map(json.dumps, [header, *training]))
     write(tmp_path / "mrqa/dev/SQuAD.jsonl", json.dumps({"context": TEXT, "qas": [asked("d", "who?", (0, 2))]}))

@@ -29,16 +29,22 @@ def pairs(folder: Path, file: str, **keys: Any) -> Any:
 def test_three_tables_with_columns_of_other_names(tmp_path: Path) -> None:
     write(tmp_path / "docs.csv", "id,headline,body", 'a,A,"x, ""y""', 'z"', "b,,y")
     write(tmp_path / "asked.tsv", "qid\tquestion\tsplit", 'p\t"p?\ttrain', "q\tq?\ttest")
-    write(tmp_path / "judged.jsonl.gz", '{"query_id": "p", "doc_id": "a", "relevance": 2, "split": "train"}',
-          '{"query_id": "q", "doc_id": "b", "relevance": 1, "split": "test"}')  # fmt: skip
-    columns = {"documents": {"doc_id": "id", "title": "headline", "text": "body"},
-               "queries": {"query_id": "qid", "text": "question"}}  # fmt: skip
+    write(
+        tmp_path / "judged.jsonl.gz",
+        '{"query_id": "p", "doc_id": "a", "relevance": 2, "split": "train"}',
+        '{"query_id": "q", "doc_id": "b", "relevance": 1, "split": "test"}',
+    )
+    columns = {
+        "documents": {"doc_id": "id", "title": "headline", "text": "body"},
+        "queries": {"query_id": "qid", "text": "question"},
+    }
     files = {"documents": "docs.csv", "queries": "asked.tsv", "qrels": "judged.jsonl.gz"}
     found = source(format="tables", path=str(tmp_path), columns=columns, **files)
     assert list(found.files()) == list(files.values())
     assert list(found.read_documents()) == [
-        ("a", "A", 'x, "y"\nz', f"{tmp_path}/docs.csv:2"), ("b", "", "y", f"{tmp_path}/docs.csv:4")
-    ]  # fmt: skip
+        ("a", "A", 'x, "y"\nz', f"{tmp_path}/docs.csv:2"),
+        ("b", "", "y", f"{tmp_path}/docs.csv:4"),
+    ]
     assert without_place(found.read_queries()) == [("p", '"p?', [], "train"), ("q", "q?", [], "test")]
     assert without_place(found.read_qrels()) == [("p", "a", 2, "train"), ("q", "b", 1, "test")]
 
@@ -96,8 +102,9 @@ def test_pairs_with_relevances(tmp_path: Path) -> None:
         write(tmp_path / "faq.csv", f"question,answer,{head}", "a?,A,0", "a?,B,2", "b?,A,", "c?,C,yes")
         found = list(pairs(tmp_path, "faq.csv", columns=columns).read_qrels())
         assert without_place(one for one in found if not isinstance(one, Bad)) == [
-            ("1", "1", 0, "train"), ("1", "2", 2, "train")
-        ]  # fmt: skip
+            ("1", "1", 0, "train"),
+            ("1", "2", 2, "train"),
+        ]
         assert [one.reason for one in found if isinstance(one, Bad)] == ["relevance that is not an integer"] * 2
 
 
@@ -107,33 +114,49 @@ def test_pairs_of_one_file(tmp_path: Path) -> None:
     found = pairs(tmp_path, "faq.csv")
     assert without_place(found.read_documents()) == [("1", "", "A"), ("3", "", "B"), ("4", "", "C")]
     assert without_place(found.read_queries()) == [
-        ("1", "a?", [], "train"), ("2", "b?", [], "train"), ("5", "d?", [], "train")
-    ]  # fmt: skip
+        ("1", "a?", [], "train"),
+        ("2", "b?", [], "train"),
+        ("5", "d?", [], "train"),
+    ]
     assert without_place(found.read_qrels()) == [
-        ("1", "1", 1, "train"), ("2", "1", 1, "train"), ("1", "3", 1, "train"), ("5", "4", 1, "train")
-    ]  # fmt: skip
+        ("1", "1", 1, "train"),
+        ("2", "1", 1, "train"),
+        ("1", "3", 1, "train"),
+        ("5", "4", 1, "train"),
+    ]
     assert list(found.files()) == ["faq.csv"]
 
 
 def test_pairs_with_ids_and_splits(tmp_path: Path) -> None:
-    write(tmp_path / "faq.jsonl", '{"doc_id": 7, "question": "a?", "answer": "A", "answers": "one", "split": "train"}',
-          '{"doc_id": 7, "question": "b?", "answer": "A", "split": "test"}',
-          '{"doc_id": 8, "question": "c?", "answer": "A", "split": "train"}')  # fmt: skip
+    write(
+        tmp_path / "faq.jsonl",
+        '{"doc_id": 7, "question": "a?", "answer": "A", "answers": "one", "split": "train"}',
+        '{"doc_id": 7, "question": "b?", "answer": "A", "split": "test"}',
+        '{"doc_id": 8, "question": "c?", "answer": "A", "split": "train"}',
+    )
     found = pairs(tmp_path, "faq.jsonl", split=None, splits={"dev": "test", "train": "train"})
     assert without_place(found.read_documents()) == [("7", "", "A"), ("8", "", "A")]
     assert without_place(found.read_queries()) == [
-        ("1", "a?", ["one"], "train"), ("2", "b?", [], "dev"), ("3", "c?", [], "train")
-    ]  # fmt: skip
+        ("1", "a?", ["one"], "train"),
+        ("2", "b?", [], "dev"),
+        ("3", "c?", [], "train"),
+    ]
     assert [one[:3] for one in without_place(found.read_qrels())] == [("1", "7", 1), ("2", "7", 1), ("3", "8", 1)]
     only = pairs(tmp_path, "faq.jsonl", split=None, splits=["test"])
     assert without_place(only.read_qrels()) == [("2", "7", 1, "test")]
     for cell, answers in {
-        "['one', 'two']": ["one", "two"], '["one", null]': ["one"],
+        "['one', 'two']": ["one", "two"],
+        '["one", null]': ["one"],
         r'["\ud83d\ude00 yes", "a\/b"]': ["\U0001f600 yes", "a/b"],
-        "['one' 'two']": ["one", "two"], "[sic]": ["[sic]"], "[{[1]: 2}]": ["[{[1]: 2}]"], "[1, 2]": ["[1, 2]"],
-        '{"text": ["Ann"], "answer_start": [6]}': ["Ann"], "{'text': [], 'answer_start': []}": [], "{x}": ["{x}"],
+        "['one' 'two']": ["one", "two"],
+        "[sic]": ["[sic]"],
+        "[{[1]: 2}]": ["[{[1]: 2}]"],
+        "[1, 2]": ["[1, 2]"],
+        '{"text": ["Ann"], "answer_start": [6]}': ["Ann"],
+        "{'text': [], 'answer_start': []}": [],
+        "{x}": ["{x}"],
         "{'text': array(['Ann', 'A'], dtype=object), 'answer_start': array([6, 6])}": ["Ann", "A"],
-    }.items():  # fmt: skip
+    }.items():
         quoted = cell.replace('"', '""')
         write(tmp_path / "listed.csv", "question,answer,answers,split", f'a?,A,"{quoted}",train')
         ((_, _, read, _),) = without_place(pairs(tmp_path, "listed.csv", split=None).read_queries())
@@ -156,9 +179,14 @@ def test_answers_in_squads_form_are_read(tmp_path: Path, kind: str) -> None:
     rows = [{"question": f"q{i}?", "context": f"C{i}", "answers": one} for i, (one, _) in enumerate(SQUAD)]
     struct = pa.struct({"text": pa.list_(pa.string()), "answer_start": pa.list_(pa.int32())})
     if kind == "hugging face":  # a sequence of features
-        rows = [{**row, "answers": row["answers"] and [
-            {"text": text, "answer_start": at} for text, at in zip(*row["answers"].values(), strict=True)
-        ]} for row in rows]  # fmt: skip
+        rows = [
+            {
+                **row,
+                "answers": row["answers"]
+                and [{"text": text, "answer_start": at} for text, at in zip(*row["answers"].values(), strict=True)],
+            }
+            for row in rows
+        ]
         struct = pa.list_(pa.struct({"text": pa.string(), "answer_start": pa.int32()}))
     name = "rows.jsonl" if kind == "jsonl" else "rows.parquet"
     if kind == "jsonl":
@@ -173,10 +201,13 @@ def test_answers_in_squads_form_are_read(tmp_path: Path, kind: str) -> None:
 
 def test_a_column_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
     """Its rows are bad, with what to write, which then reads them."""
-    write(tmp_path / "faq.jsonl", *(
-        json.dumps({"doc_id": at, "title": ["T"], "text": "A", "question": "a?", "answers": 7, "split": [1]})
-        for at in ("a", "b")
-    ))  # fmt: skip
+    write(
+        tmp_path / "faq.jsonl",
+        *(
+            json.dumps({"doc_id": at, "title": ["T"], "text": "A", "question": "a?", "answers": 7, "split": [1]})
+            for at in ("a", "b")
+        ),
+    )
     read = pairs(tmp_path, "faq.jsonl", columns={"queries": {"text": "question"}})
     bad = [next(iter(read.read_documents())), next(iter(read.read_queries()))]
     assert [one.detail for one in bad if isinstance(one, Bad)] == [
@@ -216,8 +247,14 @@ def test_a_row_without_its_text_names_the_column(tmp_path: Path) -> None:
     asked = ({"query_id": "q", "ask": "x?"}, {"query_id": "r"}, {"query_id": "s", "ask": " "})
     (tmp_path / "asked.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked))
     columns = {"documents": {"text": "body"}, "queries": {"text": "ask"}}
-    found = source(format="tables", path=str(tmp_path), documents="articles.jsonl", queries="asked.jsonl",
-                   split="test", columns=columns)  # fmt: skip
+    found = source(
+        format="tables",
+        path=str(tmp_path),
+        documents="articles.jsonl",
+        queries="asked.jsonl",
+        split="test",
+        columns=columns,
+    )
     why = f"{tmp_path}/articles.jsonl:2: document with neither title nor text 'b' (it has no 'body')"
     assert str(list(found.read_documents())[1]) == why
     assert [str(one) for one in list(found.read_queries())[1:]] == [
@@ -236,8 +273,15 @@ def test_a_row_without_its_id_is_not_numbered(tmp_path: Path, declared: bool, at
     write(tmp_path / "asked.jsonl", *map(json.dumps, asked))
     write(tmp_path / "documents.csv", "doc_id,text", "a,x")
     ids = {"query_id": name} if declared else {}
-    found = source(format="tables", path=str(tmp_path), queries="asked.jsonl", qrels="asked.jsonl", split="train",
-                   graded=False, columns={"queries": ids, "qrels": {**ids, "doc_id": "article"}})  # fmt: skip
+    found = source(
+        format="tables",
+        path=str(tmp_path),
+        queries="asked.jsonl",
+        qrels="asked.jsonl",
+        split="train",
+        graded=False,
+        columns={"queries": ids, "qrels": {**ids, "doc_id": "article"}},
+    )
     records = list(found.read_queries())
     assert str(records.pop(at)) == f"{tmp_path}/asked.jsonl:{at + 1}: no query id (it has no {name!r})"
     named = [f"t{i}" for i in range(3) if i != at]
@@ -255,8 +299,16 @@ def test_a_row_of_pairs_or_judgements_without_its_id_is_told(tmp_path: Path) -> 
     assert without_place(found.read_qrels()) == [("1", "a", 1, "train")]
     pq.write_table(pa.table({"query_id": ["p", None], "text": ["p?", "q?"]}), tmp_path / "asked.parquet")
     write(tmp_path / "judged.jsonl", '{"query_id": "p", "page": "a"}', '{"query_id": "p"}')
-    found = source(format="tables", path=str(tmp_path), documents="faq.jsonl", queries="asked.parquet", graded=False,
-                   qrels="judged.jsonl", split="train", columns={"qrels": {"doc_id": "page"}})  # fmt: skip
+    found = source(
+        format="tables",
+        path=str(tmp_path),
+        documents="faq.jsonl",
+        queries="asked.parquet",
+        graded=False,
+        qrels="judged.jsonl",
+        split="train",
+        columns={"qrels": {"doc_id": "page"}},
+    )
     assert str(list(found.read_queries())[1]) == f"{tmp_path}/asked.parquet: row 2: no query id (it has no 'query_id')"
     assert str(list(found.read_qrels())[1]) == f"{tmp_path}/judged.jsonl:2: no document id (it has no 'page')"
 
@@ -335,8 +387,11 @@ def test_each_file_of_queries_may_be_a_split(tmp_path: Path) -> None:
     keys = {"path": str(tmp_path), "qrels": "qrels.csv", "graded": False}
     found = source(format="tables", **keys, queries={"train": "asked.csv", "test": "test.csv"})
     assert list(found.files()) == ["documents.csv", "asked.csv", "test.csv", "qrels.csv"]
-    assert without_place(found.read_queries()) == [("p", "one?", [], "train"), ("q", "two?", [], "test"),
-                                                   ("r", "three?", [], "dev")]  # fmt: skip
+    assert without_place(found.read_queries()) == [
+        ("p", "one?", [], "train"),
+        ("q", "two?", [], "test"),
+        ("r", "three?", [], "dev"),
+    ]
     assert [one.split for one in found.read_qrels() if isinstance(one, Judgement)] == ["train", "test", "dev"]
     with pytest.raises(
         ValueError, match=r"queries: a file stands for two splits; accepted: files with a column `split`"
@@ -363,11 +418,17 @@ def test_pairs_in_several_files_beside_documents_alone(tmp_path: Path) -> None:
     found = pairs(tmp_path, "", **files, split=None)
     assert without_place(found.read_documents()) == [("1", "", "E"), ("2", "", "A"), ("4", "", "B"), ("6", "", "D")]
     assert without_place(found.read_queries()) == [
-        ("1", "a?", [], "train"), ("2", "b?", [], "train"), ("3", "c?", [], "test"), ("4", "d?", [], "test")
-    ]  # fmt: skip
+        ("1", "a?", [], "train"),
+        ("2", "b?", [], "train"),
+        ("3", "c?", [], "test"),
+        ("4", "d?", [], "test"),
+    ]
     assert without_place(found.read_qrels()) == [
-        ("1", "2", 1, "train"), ("2", "4", 1, "train"), ("3", "4", 1, "test"), ("4", "6", 1, "test")
-    ]  # fmt: skip
+        ("1", "2", 1, "train"),
+        ("2", "4", 1, "train"),
+        ("3", "4", 1, "test"),
+        ("4", "6", 1, "test"),
+    ]
 
 
 def test_a_question_without_an_id_that_stands_in_several_rows_is_one_query(tmp_path: Path) -> None:
@@ -377,15 +438,25 @@ def test_a_question_without_an_id_that_stands_in_several_rows_is_one_query(tmp_p
     write(tmp_path / "later.csv", "text,by", "one?,b")
     files = {"train": "asked.csv", "test": "later.csv"}
     found = source(
-        format="tables", path=str(tmp_path), graded=False, columns={"qrels": {"doc_id": "by"}}, queries=files,
+        format="tables",
+        path=str(tmp_path),
+        graded=False,
+        columns={"qrels": {"doc_id": "by"}},
+        queries=files,
         qrels=files,
-    )  # fmt: skip
+    )
     assert without_place(found.read_queries()) == [
-        ("1", "one?", [], "train"), ("2", "two?", [], "train"), ("4", "three?", [], "train"), ("5", "one?", [], "test")
-    ]  # fmt: skip
+        ("1", "one?", [], "train"),
+        ("2", "two?", [], "train"),
+        ("4", "three?", [], "train"),
+        ("5", "one?", [], "test"),
+    ]
     assert without_place(found.read_qrels()) == [
-        ("1", "a", 1, "train"), ("2", "b", 1, "train"), ("1", "c", 1, "train"), ("5", "b", 1, "test")
-    ]  # fmt: skip
+        ("1", "a", 1, "train"),
+        ("2", "b", 1, "train"),
+        ("1", "c", 1, "train"),
+        ("5", "b", 1, "test"),
+    ]
 
 
 def test_relevances_in_words_count_what_is_declared(tmp_path: Path) -> None:
@@ -402,6 +473,10 @@ def test_relevances_in_words_count_what_is_declared(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="with `graded: false` there is none"):
         source(**keys, graded=False, grades={"yes": 1})
     write(tmp_path / "faq.csv", "question,answer,relevance", "a?,A,yes", "b?,B,0")
-    graded = source(**{**keys, "documents": "faq.csv", "queries": "faq.csv", "qrels": None}, paired=True, columns=NAMED,
-                    grades={"yes": 1})  # fmt: skip
+    graded = source(
+        **{**keys, "documents": "faq.csv", "queries": "faq.csv", "qrels": None},
+        paired=True,
+        columns=NAMED,
+        grades={"yes": 1},
+    )
     assert [one[2] for one in without_place(graded.read_qrels())] == [1, 0]

@@ -39,9 +39,7 @@ def offered(found: GroupSource) -> list[tuple[Any, ...]]:
     """What is offered to each query, by texts."""
     texts = {d.doc_id: d.text for d in found.read_documents() if isinstance(d, Document)}
     asked = {q.query_id: q.text for q in found.read_queries() if not isinstance(q, Bad)}
-    return [
-        (asked[g.query_id], [texts[d] for d in g.doc_ids], g.targets, g.teacher) for g in found.read_groups()
-    ]  # fmt: skip
+    return [(asked[g.query_id], [texts[d] for d in g.doc_ids], g.targets, g.teacher) for g in found.read_groups()]
 
 
 def passage(number: int, text: str, **more: Any) -> dict[str, Any]:
@@ -52,12 +50,20 @@ def test_tevatrons_older_rows_have_their_passages(tmp_path: Path) -> None:
     """A passage that stands in two rows is one document; scores of all passages are a teacher's."""
     lines(
         tmp_path / "train.jsonl",
-        {"query_id": 7, "query": "where?", "positive_passages": [passage(1, PARIS, score=9.5)],
-         "negative_passages": [passage(2, ROME, score=1), passage(3, BERLIN, score=-2.0)]},
-        {"query_id": "8", "query": "hills?", "positive_passages": [passage(2, ROME)],
-         "negative_passages": [passage(1, PARIS)]},
+        {
+            "query_id": 7,
+            "query": "where?",
+            "positive_passages": [passage(1, PARIS, score=9.5)],
+            "negative_passages": [passage(2, ROME, score=1), passage(3, BERLIN, score=-2.0)],
+        },
+        {
+            "query_id": "8",
+            "query": "hills?",
+            "positive_passages": [passage(2, ROME)],
+            "negative_passages": [passage(1, PARIS)],
+        },
         {"query_id": "9", "query": "alone?", "positive_passages": [passage(2, ROME)], "negative_passages": None},
-    )  # fmt: skip
+    )
     found = read(tmp_path, "tevatron")
     assert without_place(found.read_documents()) == [("1", "", PARIS), ("2", "", ROME), ("3", "", BERLIN)]
     assert without_place(found.read_qrels()) == [("7", "1", 1, "train"), ("8", "2", 1, "train"), ("9", "2", 1, "train")]
@@ -71,9 +77,14 @@ def test_tevatrons_older_rows_have_their_passages(tmp_path: Path) -> None:
 def test_tevatrons_newer_rows_have_ids_of_a_corpus(tmp_path: Path) -> None:
     lines(
         tmp_path / "train.jsonl",
-        {"query_id": "7", "query_text": "where?", "query_image": None, "positive_document_ids": ["1"],
-         "negative_document_ids": ["3"]},
-    )  # fmt: skip
+        {
+            "query_id": "7",
+            "query_text": "where?",
+            "query_image": None,
+            "positive_document_ids": ["1"],
+            "negative_document_ids": ["3"],
+        },
+    )
     pq.write_table(pa.table({"docid": ["1", "2", "3"], "text": [PARIS, ROME, BERLIN]}), tmp_path / "corpus.parquet")
     found = read(tmp_path, "tevatron", corpus="corpus.parquet")
     assert offered(found) == [("where?", [PARIS, BERLIN], [1.0, 0.0], None)]
@@ -82,8 +93,15 @@ def test_tevatrons_newer_rows_have_ids_of_a_corpus(tmp_path: Path) -> None:
 
 def test_flagembeddings_rows(tmp_path: Path) -> None:
     """Texts have no ids, so a text is itself wherever it stands. A row's prompt counts where its format is given."""
-    row = {"query": "where?", "pos": [PARIS], "neg": [ROME, PARIS], "pos_scores": [2], "neg_scores": [0.5, 2.0],
-           "prompt": "Find it: ", "type": "normal"}  # fmt: skip
+    row = {
+        "query": "where?",
+        "pos": [PARIS],
+        "neg": [ROME, PARIS],
+        "pos_scores": [2],
+        "neg_scores": [0.5, 2.0],
+        "prompt": "Find it: ",
+        "type": "normal",
+    }
     lines(tmp_path / "train.jsonl", row, {"query": "hills?", "pos": [ROME], "neg": []})
     found = read(tmp_path, "flagembedding")
     assert [one.text for one in found.read_documents() if isinstance(one, Document)] == [PARIS, ROME]
@@ -130,11 +148,27 @@ def test_what_mine_hard_negatives_writes_is_read(tmp_path: Path) -> None:
 
 
 GROUPS = [
-    Given("7", "where?", ["1", "2", "3"], [Document(str(i), t, x, "") for i, t, x in
-          [(1, "Paris", PARIS), (2, "", ROME), (3, "", BERLIN)]], [1.0, 0.0, 0.0], [2.0, 0.5, -1.0], "", ""),
-    Given("8", "hills?", ["2", "1", "3"], [Document(str(i), t, x, "") for i, t, x in
-          [(2, "", ROME), (1, "Paris", PARIS), (3, "", BERLIN)]], [1.0, 0.0, 0.0], [3.0, 1.5, 0.0], "", ""),
-]  # fmt: skip
+    Given(
+        "7",
+        "where?",
+        ["1", "2", "3"],
+        [Document(str(i), t, x, "") for i, t, x in [(1, "Paris", PARIS), (2, "", ROME), (3, "", BERLIN)]],
+        [1.0, 0.0, 0.0],
+        [2.0, 0.5, -1.0],
+        "",
+        "",
+    ),
+    Given(
+        "8",
+        "hills?",
+        ["2", "1", "3"],
+        [Document(str(i), t, x, "") for i, t, x in [(2, "", ROME), (1, "Paris", PARIS), (3, "", BERLIN)]],
+        [1.0, 0.0, 0.0],
+        [3.0, 1.5, 0.0],
+        "",
+        "",
+    ),
+]
 WRITERS = {
     "tevatron": tevatron.write_groups,
     "flagembedding": flagembedding.write_groups,
@@ -157,8 +191,9 @@ def test_tevatrons_corpus_is_written_and_read(tmp_path: Path) -> None:
     tevatron.write_groups_and_corpus(GROUPS, tmp_path, "train")
     found = read(tmp_path, "tevatron", corpus="train-corpus.jsonl")
     assert [(asked, texts) for asked, texts, _, _ in offered(found)] == [
-        ("where?", [f"Paris {PARIS}", ROME, BERLIN]), ("hills?", [ROME, f"Paris {PARIS}", BERLIN]),
-    ]  # fmt: skip
+        ("where?", [f"Paris {PARIS}", ROME, BERLIN]),
+        ("hills?", [ROME, f"Paris {PARIS}", BERLIN]),
+    ]
 
 
 def test_the_fields_that_tevatron_and_flagembedding_read(tmp_path: Path) -> None:
@@ -238,7 +273,7 @@ def test_groups_of_several_sizes_make_no_table(tmp_path: Path) -> None:
         ("sentence_transformers", {"positive": "x", "query": "y"}, "'positive' is column 1 of the texts; `columns`"),
         ("sentence_transformers", {"query_id": "x", "text": "y"}, "'query_id' has no texts, but ids; `columns` names"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_row_is_named_once(tmp_path: Path, kind: str, row: dict[str, Any], reason: str) -> None:
     lines(tmp_path / "train.jsonl", {}, row)
     found = read(tmp_path, kind)

@@ -126,7 +126,7 @@ def test_files_may_be_compressed_and_begin_with_a_mark(tmp_path: Path, read: Any
         ("q Q0 b 1 nan x\n", r"run\.txt:1: the score 'nan' is not a number"),
         ("q Q0 a 1 2 x\nq Q0 a 2 1 x\n", r"run\.txt: query q ranks a document twice"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_run_is_named_by_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.txt").write_text(text)
     with pytest.raises(UserError, match=message):
@@ -164,8 +164,9 @@ def test_qrels_of_a_split_are_written_and_read(tmp_path: Path) -> None:
     assert (tmp_path / "qrels.txt").read_text() == "q1 0 a 1\nq2 0 b 0\n"
     again = read_qrels(tmp_path / "qrels.txt")
     assert again.select(["query_id", "doc_id", "relevance"]).to_pylist() == [
-        {"query_id": "q1", "doc_id": "a", "relevance": 1}, {"query_id": "q2", "doc_id": "b", "relevance": 0},
-    ]  # fmt: skip
+        {"query_id": "q1", "doc_id": "a", "relevance": 1},
+        {"query_id": "q2", "doc_id": "b", "relevance": 0},
+    ]
 
 
 def test_qrels_of_beir_are_read(tmp_path: Path) -> None:

@@ -11,10 +11,23 @@ from tests.support.sources import source, without_place, write
 def tripclick(folder: Path) -> Path:
     """Two files of documents, HEAD with both labels, TORSO with RAW alone."""
     write(
-        folder / "documents/docs_grp_00.txt", "<DOC>", "<DOCNO>283040</DOCNO>", "<TITLE>First title</TITLE>",
-        "<URL>http://x</URL>", "<TEXT>", "BACKGROUND : one.", "", "Two & <three>.", "</TEXT>", "</DOC>",
-        "<DOC>", "<DOCNO>7</DOCNO>", "<TITLE></TITLE>", "<TEXT>all on one line</TEXT>", "</DOC>",
-    )  # fmt: skip
+        folder / "documents/docs_grp_00.txt",
+        "<DOC>",
+        "<DOCNO>283040</DOCNO>",
+        "<TITLE>First title</TITLE>",
+        "<URL>http://x</URL>",
+        "<TEXT>",
+        "BACKGROUND : one.",
+        "",
+        "Two & <three>.",
+        "</TEXT>",
+        "</DOC>",
+        "<DOC>",
+        "<DOCNO>7</DOCNO>",
+        "<TITLE></TITLE>",
+        "<TEXT>all on one line</TEXT>",
+        "</DOC>",
+    )
     more = ["<DOC>", "<DOCNO>8</DOCNO>", "<TITLE>Only a title</TITLE>", "</DOC>"]
     write(folder / "documents/docs_grp_01.txt.gz", *more)
     topics = ["<top>", "<num> Number: 1", "<title> asthma in", "children", "<desc> Description:", "nothing", "</top>"]
@@ -47,8 +60,11 @@ def test_tripclick(tmp_path: Path) -> None:
         ("4", "gout", [], "dev"),
     ]
     assert without_place(found.read_qrels()) == [
-        ("1", "283040", 1, "train"), ("2", "7", 0, "train"), ("3", "8", 1, "train"), ("4", "8", 1, "dev"),
-    ]  # fmt: skip
+        ("1", "283040", 1, "train"),
+        ("2", "7", 0, "train"),
+        ("3", "8", 1, "train"),
+        ("4", "8", 1, "dev"),
+    ]
 
 
 def test_labels_may_be_others_in_each_split(tmp_path: Path) -> None:
@@ -73,8 +89,12 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
     write(folder / "topics/topics.head.val.txt", "<top>", "<num> Number: 4", "<title> gout")
     write(folder / "qrels/qrels.raw.head.val.txt", "4 8 1")
     found = source(format="tripclick", path=str(folder), splits=SPLITS)
-    told = [str(one) for read in (found.read_documents, found.read_queries, found.read_qrels) for one in read()
-            if isinstance(one, Bad)]  # fmt: skip
+    told = [
+        str(one)
+        for read in (found.read_documents, found.read_queries, found.read_qrels)
+        for one in read()
+        if isinstance(one, Bad)
+    ]
     assert told == [
         f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end '8' (no </DOC>)",
         f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end '9' (no </DOC>)",

@@ -68,9 +68,12 @@ def system(**stages: Any) -> tuple[System, Lists, Lists]:
     tree = {"version": 1, "name": "x", "documents": COUNT, **stages}
     config = SystemConfig.model_validate(tree)
     loaded = System(
-        config, Given(), lexical=lexical if config.lexical else None, dense=dense if config.dense else None,
+        config,
+        Given(),
+        lexical=lexical if config.lexical else None,
+        dense=dense if config.dense else None,
         ranker=scorer if config.ranker else None,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # type: ignore[arg-type]
     return loaded, lexical, dense
 
 

@@ -29,8 +29,14 @@ def adapted(tmp_path: Path, encoder: Path) -> Path:
 
 def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, adapted: Path) -> None:
     """With the best of its validations, whose weights come from a checkpoint too."""
-    options = {"updates": 5, "start": adapted, "losses": [BATCH], "dev": True, "validate_on_dev": {"every": 2},
-               "learning_rate": 1e-2}  # fmt: skip
+    options = {
+        "updates": 5,
+        "start": adapted,
+        "losses": [BATCH],
+        "dev": True,
+        "validate_on_dev": {"every": 2},
+        "learning_rate": 1e-2,
+    }
     run("a", **options)
     with pytest.raises(Interrupted):
         run("b", stop=3, **options)

@@ -107,9 +107,13 @@ def test_layers_that_run_again_train_alike(
     for place, again in (("a", False), ("b", True)):
         passes.clear()
         run(
-            place, kind=kind, model=model, updates=3, recompute=recompute,
+            place,
+            kind=kind,
+            model=model,
+            updates=3,
+            recompute=recompute,
             execution=Execution(gradient_checkpointing=again),
-        )  # fmt: skip
+        )
         counts.append(passes.total())
     assert counts[1] > counts[0]
     assert_same(tmp_path / "a", tmp_path / "b")

@@ -87,8 +87,18 @@ def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, e
     towers = {"towers": "separate", "share": ["embedder"]} if kind == "retriever" else {}
     model = toy.started(tmp_path / "start", config(encoder, dropout=0.3, **towers))
     losses = HALF["losses"] if kind == "retriever" else [{"function": toy.CROSS_ENTROPY}]
-    options = {**HALF, "losses": losses, "kind": kind, "updates": 6, "batch": 8, "log_every": 1, "start": model,
-               "dev": True, "validate_on_dev": {"every": 2, "measure": "loss"}, "accumulate": 2}  # fmt: skip
+    options = {
+        **HALF,
+        "losses": losses,
+        "kind": kind,
+        "updates": 6,
+        "batch": 8,
+        "log_every": 1,
+        "start": model,
+        "dev": True,
+        "validate_on_dev": {"every": 2, "measure": "loss"},
+        "accumulate": 2,
+    }
     run("a", **options)
     with pytest.raises(Interrupted):
         run("b", stop=3, **options)
@@ -104,8 +114,15 @@ def test_interrupted_it_ends_as_if_never_interrupted(run: Any, tmp_path: Path, e
 
 def test_it_learns_what_fp32_weights_learn(run: Any, tmp_path: Path) -> None:
     """Up to rounding, at a rate at which most updates are too small for a bf16 weight."""
-    options = {"losses": [BATCH], "precision": "bf16", "updates": 40, "batch": 8, "log_every": 40,
-               "learning_rate": 2e-4, "warmup": 0.0}  # fmt: skip
+    options = {
+        "losses": [BATCH],
+        "precision": "bf16",
+        "updates": 40,
+        "batch": 8,
+        "log_every": 40,
+        "learning_rate": 2e-4,
+        "warmup": 0.0,
+    }
     run("a", **options)
     run("b", **options, weights="bf16")
     a, b = (lines(tmp_path / place)[0]["cross_entropy (batch)"] for place in ("a", "b"))

@@ -29,9 +29,14 @@ def build(data: Path, tokens: Path, retriever: Path) -> Any:
 
     def made(name: str, *, max_tokens: int = 200, recompute: bool = False) -> Any:
         inputs = ObjectiveInputs(
-            model=retriever / "model", rows=data, data=data, tokens=tokens, losses=config(name).losses,
-            max_tokens=max_tokens, recompute=recompute,
-        )  # fmt: skip
+            model=retriever / "model",
+            rows=data,
+            data=data,
+            tokens=tokens,
+            losses=config(name).losses,
+            max_tokens=max_tokens,
+            recompute=recompute,
+        )
         return make_objective(name, inputs, seed=1)
 
     return made
@@ -50,9 +55,16 @@ def run(objective: Any, out: Path, how: TrainConfig, *, stop: int | None = None,
 
     out.mkdir(exist_ok=True)
     return train(
-        objective, how, out=out, seed=1, start=None, device=torch.device("cpu"),
-        dev=objective.reading(dev) if dev is not None else None, save_seconds=-1.0, on_update=on_update,
-    )  # fmt: skip
+        objective,
+        how,
+        out=out,
+        seed=1,
+        start=None,
+        device=torch.device("cpu"),
+        dev=objective.reading(dev) if dev is not None else None,
+        save_seconds=-1.0,
+        on_update=on_update,
+    )
 
 
 @NAMES
@@ -153,9 +165,16 @@ def test_an_objective_may_summarise_all_rows_at_once(build: Any, data: Path, tmp
     dev.judge, dev.summarise = judge, summarise
     how = config("tests.support.two_views", updates=1, validate_on_dev={"every": 1, "measure": "Spearman"})
     train(
-        objective, how, out=tmp_path, seed=1, start=None, device=torch.device("cpu"), dev=dev, save_seconds=1e9,
+        objective,
+        how,
+        out=tmp_path,
+        seed=1,
+        start=None,
+        device=torch.device("cpu"),
+        dev=dev,
+        save_seconds=1e9,
         on_update=lambda update, note: None,
-    )  # fmt: skip
+    )
     assert json.loads((tmp_path / "state" / "state.json").read_text())["summary"]["best"]["value"] == 0.5
     wanted = [dev.collate([visit]).first.mask.sum().item() for visit in visits(range(objective.rows()))]
     assert seen == [wanted]

@@ -22,8 +22,17 @@ class TestSchedule:
 
     def test_the_warm_up_takes_its_share_and_the_rest_falls_evenly(self) -> None:
         assert self.rates(self.config(warmup=0.4), 10) == [
-            0.25, 0.5, 0.75, 1.0, 1.0, round(5 / 6, 6), round(4 / 6, 6), 0.5, round(2 / 6, 6), round(1 / 6, 6),
-        ]  # fmt: skip
+            0.25,
+            0.5,
+            0.75,
+            1.0,
+            1.0,
+            round(5 / 6, 6),
+            round(4 / 6, 6),
+            0.5,
+            round(2 / 6, 6),
+            round(1 / 6, 6),
+        ]
 
     def test_without_a_warm_up_it_begins_at_the_top(self) -> None:
         assert self.rates(self.config(warmup=0.0), 10) == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]

@@ -180,12 +180,16 @@ def test_a_declaration_is_the_modules_or_its_classs_and_no_local_variable(
         ("components.losses.likelihood.negative_log_likelihood", Needs(of="tokens"), {}, False),
         ("components.losses.in_batch.both_directions", Needs(blocks=True), {}, True),
         ("components.losses.in_batch.hardness_weighted", Needs(blocks=("both_directions",)), {}, False),
-        ("components.losses.in_batch.hardness_weighted", Needs(blocks=("both_directions",)),
-         {"both_directions": True}, True),
+        (
+            "components.losses.in_batch.hardness_weighted",
+            Needs(blocks=("both_directions",)),
+            {"both_directions": True},
+            True,
+        ),
         ("own_losses.reads_both", Needs(teacher=True, blocks=True), {}, True),
         ("own_losses.may_do_without", Needs(), {}, False),
     ],
-)  # fmt: skip
+)
 def test_a_loss_declares_what_it_needs(loss: str, needs: Needs, options: dict[str, Any], blocks: bool) -> None:
     term = LossTerm(function=loss, options=options)
     assert (term.needs, term.needs_blocks) == (needs, blocks)
@@ -220,7 +224,8 @@ def test_our_losses_fail_without_what_they_declare_and_work_with_it(loss: str) -
     whole = Scores(student, target, where, student, others=dict.fromkeys(blocks, Block(student, where)))
     term.called(whole)
     for needed, without in (
-        (term.needs.teacher, replace(whole, teacher=None)), (term.needs_blocks, replace(whole, others={}))
-    ):  # fmt: skip
+        (term.needs.teacher, replace(whole, teacher=None)),
+        (term.needs_blocks, replace(whole, others={})),
+    ):
         with pytest.raises(RuntimeError) if needed else nullcontext():
             term.called(without)

@@ -50,8 +50,9 @@ def test_the_loss_is_validated_as_it_is_at_that_update(run: Any, tmp_path: Path)
         given = {"temperature": 0.05, "warmup": warmup, "query_query": False, "document_document": False}
         released = {"function": "components.losses.simlm.released", "over": "batch", "options": given}
         run(name, updates=4, losses=[released], **options)
-    warmed, plain = ([line["dev loss"] for line in lines(tmp_path / name) if "dev loss" in line]
-                     for name in ("warmed", "at once"))  # fmt: skip
+    warmed, plain = (
+        [line["dev loss"] for line in lines(tmp_path / name) if "dev loss" in line] for name in ("warmed", "at once")
+    )
     assert warmed[0] != pytest.approx(plain[0])
     assert warmed[2:] == pytest.approx(plain[2:])
 

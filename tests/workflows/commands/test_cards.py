@@ -42,11 +42,14 @@ def test_every_card_has_metadata_and_the_measures_of_the_run(played: Place, expo
 def test_a_card_tells_of_data_recipe_and_start_model(played: Place, exported: Path, encoder: Path) -> None:
     text = (exported / "retriever/README.md").read_text()
     for part in (
-        "- 40 documents, as `format: beir`", "- split train: 16 queries, ", "Recipe `ar2` of Sparring, ",
-        f"by `python -m workflows run {played.config}`", f"The start model is `{encoder}`; its licence is not known",
+        "- 40 documents, as `format: beir`",
+        "- split train: 16 queries, ",
+        "Recipe `ar2` of Sparring, ",
+        f"by `python -m workflows run {played.config}`",
+        f"The start model is `{encoder}`; its licence is not known",
         "1. warm retriever: 3 updates of 4 rows, learning rate 0.001, fp32; losses: cross_entropy (batch)",
         "retriever 1: 3 updates of 4 rows, learning rate 0.001, fp32; losses: distillation (group)",
-    ):  # fmt: skip
+    ):
         assert part in text, part
     assert "control" not in text
 

@@ -35,12 +35,23 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     dropped = said()[0].splitlines()
     assert [line.replace("would drop", "dropped") for line in planned[:-1]] == dropped[:-1]
     assert [line.split("  ")[-1].partition(":")[0] for line in dropped[:-1]] == [
-        "start queries (test)", "start queries (dev)", "warm retriever", "warm retriever vectors",
-        "warm retriever queries (test)", "warm retriever queries (train)", "warm ranker",
-        "warm retriever queries (dev)", "retriever 1 queries (test)", "retriever 1 queries (dev)",
-        "control in-batch 1 vectors", "control in-batch 1 queries (test)", "control ance 1 vectors",
-        "control ance 1 queries (test)", "control in-batch 1 queries (dev)", "control ance 1 queries (dev)",
-    ]  # fmt: skip
+        "start queries (test)",
+        "start queries (dev)",
+        "warm retriever",
+        "warm retriever vectors",
+        "warm retriever queries (test)",
+        "warm retriever queries (train)",
+        "warm ranker",
+        "warm retriever queries (dev)",
+        "retriever 1 queries (test)",
+        "retriever 1 queries (dev)",
+        "control in-batch 1 vectors",
+        "control in-batch 1 queries (test)",
+        "control ance 1 vectors",
+        "control ance 1 queries (test)",
+        "control in-batch 1 queries (dev)",
+        "control ance 1 queries (dev)",
+    ]
     assert tiny.results(place.store) == tiny.results(played.store)
     assert place("plan") == 0
     text = said()[0]

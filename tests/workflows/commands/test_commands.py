@@ -99,12 +99,21 @@ def test_plan_into_a_pipe_that_closes(played: Place) -> None:
 def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     run = played.runs / "tiny"
     assert {path.name for path in run.iterdir() if not path.is_symlink()} == {
-        "config.yaml", "from.txt", "plan.txt", "estimate.json", "metrics.json", "report.html", "tensorboard",
+        "config.yaml",
+        "from.txt",
+        "plan.txt",
+        "estimate.json",
+        "metrics.json",
+        "report.html",
+        "tensorboard",
         "tracked.json",
-    }  # fmt: skip
+    }
     assert yaml.safe_load((run / "config.yaml").read_text())["rerank"] == {
-        "precision": "fp32", "shard": 16, "depth": 10, "queries": None,
-    }  # fmt: skip
+        "precision": "fp32",
+        "shard": 16,
+        "depth": 10,
+        "queries": None,
+    }
     assert (run / "plan.txt").read_text().endswith(" to run\n")
     assert [link.partition("-")[2] for link in played.links()][:3] == ["data", "bm25-index", "bm25-ranking-(test)"]
     assert all((run / link / "artifact.json").is_file() for link in played.links())
@@ -116,11 +125,21 @@ def test_a_run_leaves_what_people_look_at(played: Place) -> None:
     assert re.match(r"BM25 measures, .*: For \d of 4 queries RR@10 depends on the order of documents with equal", tied)
     assert all(one["executed"] for one in metrics["steps"])
     assert {row["system"] for row in metrics["rows"]} == {
-        "BM25", "start model", "BM25 + start model, reciprocal", "BM25 + start model, interpolated", "warm retriever",
-        "warm ranker over warm retriever", "BM25 + warm retriever, interpolated",
-        "warm ranker over BM25 + warm retriever", "retriever 1", "ranker over retriever 1",
-        "BM25 + retriever 1, interpolated", "ranker over BM25 + retriever 1", "control: in-batch", "control: ance",
-    }  # fmt: skip
+        "BM25",
+        "start model",
+        "BM25 + start model, reciprocal",
+        "BM25 + start model, interpolated",
+        "warm retriever",
+        "warm ranker over warm retriever",
+        "BM25 + warm retriever, interpolated",
+        "warm ranker over BM25 + warm retriever",
+        "retriever 1",
+        "ranker over retriever 1",
+        "BM25 + retriever 1, interpolated",
+        "ranker over BM25 + retriever 1",
+        "control: in-batch",
+        "control: ance",
+    }
 
 
 def test_a_second_run_executes_nothing_and_is_light(played: Place, tmp_path: Path) -> None:
@@ -322,9 +341,15 @@ def test_report_writes_the_page_anew(played: Place, tmp_path: Path, said: Said) 
     ],
 )
 def test_a_profile_that_cannot_be_met_changes_nothing(
-    tmp_path: Path, beir: Path, encoder: Path, said: Said, monkeypatch: pytest.MonkeyPatch, command: str,
-    profile: dict[str, Any], says: str,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    beir: Path,
+    encoder: Path,
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    profile: dict[str, Any],
+    says: str,
+) -> None:
     def nobody(**_: Any) -> None:
         raise ConnectionError("nobody there\nat all")
 

@@ -23,8 +23,17 @@ from tests.support.served import Served, served
 from tests.support.tiny import Place, Said
 
 MEASURES = ["nDCG@10", "RR@10", "RR", "Success@1", "P@1", "AP@10", "R@10"]
-NAMES = ["BM25", "retriever", "fusion", "mixture", deployed.FUSED, deployed.MIXED, "ranker over retriever",
-         deployed.PRIOR, deployed.NEIGHBOURS]  # fmt: skip
+NAMES = [
+    "BM25",
+    "retriever",
+    "fusion",
+    "mixture",
+    deployed.FUSED,
+    deployed.MIXED,
+    "ranker over retriever",
+    deployed.PRIOR,
+    deployed.NEIGHBOURS,
+]
 PLAIN = WORDS[:10]
 COPIES, CODES = 12, 8
 
@@ -116,13 +125,39 @@ def test_both_documents_with_a_code_come_first(exported: Callable[[str], Path]) 
 
 
 ODD = [
-    "", " ", "?!", "the", "unknownword", "\u00e9t\u00e9 na\u00efve", "\U0001f98a", "\u05e9\u05dc\u05d5\u05dd", "\u4e2d",
-    "only1", "only2 only3", "zx470", "zx471 bara", "ZX472", "zx47", "'quoted' \"words\"", "a\tb\nc",
-    "zx473 " * 300, "+bara -dote", "bara AND (dote OR lumi)", "field:bara", "bara~2", "[bara TO dote]", "\\", "*",
-    *PLAIN, *(f"{word} {word} {word}" for word in PLAIN), *(" ".join(PLAIN[place:]) for place in range(10)),
-    *(" ".join(random.Random(seed).choices([*PLAIN, "only4", "zx475", "nothing"], k=seed % 9 + 1))
-      for seed in range(60)),
-]  # fmt: skip
+    "",
+    " ",
+    "?!",
+    "the",
+    "unknownword",
+    "\u00e9t\u00e9 na\u00efve",
+    "\U0001f98a",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "\u4e2d",
+    "only1",
+    "only2 only3",
+    "zx470",
+    "zx471 bara",
+    "ZX472",
+    "zx47",
+    "'quoted' \"words\"",
+    "a\tb\nc",
+    "zx473 " * 300,
+    "+bara -dote",
+    "bara AND (dote OR lumi)",
+    "field:bara",
+    "bara~2",
+    "[bara TO dote]",
+    "\\",
+    "*",
+    *PLAIN,
+    *(f"{word} {word} {word}" for word in PLAIN),
+    *(" ".join(PLAIN[place:]) for place in range(10)),
+    *(
+        " ".join(random.Random(seed).choices([*PLAIN, "only4", "zx475", "nothing"], k=seed % 9 + 1))
+        for seed in range(60)
+    ),
+]
 
 
 @pytest.mark.timeout(900)

@@ -52,8 +52,9 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
         assert head == ["measure", "mean", "low", "high"]
         means = {one["measure"]: one for one in played.metrics()["means"] if one["system"] == system}
         ends = {name: within(name, one["low"], one["high"]) for name, one in means.items()}
-        assert lines == [[name, *(f"{number:.4f}" for number in (means[name]["value"], *ends[name]))]
-                         for name in ("RR@10", "R@100")]  # fmt: skip
+        assert lines == [
+            [name, *(f"{number:.4f}" for number in (means[name]["value"], *ends[name]))] for name in ("RR@10", "R@100")
+        ]
         theirs = ir_measures.calc_aggregate(
             [ir_measures.parse_measure("RR@10")],
             ir_measures.read_trec_qrels(str(qrels)),
@@ -65,9 +66,10 @@ def test_export_and_evaluate_agree_with_the_run(played: Place, tmp_path: Path, s
 def test_a_retriever_that_is_not_the_systems_is_called_the_last(played: Place, tmp_path: Path, said: Said) -> None:
     """Whoever loads it alone would not get what was chosen."""
     for name, told in {
-        "warm retriever": "(retriever 1, the last one; the system has warm retriever)", "BM25": "(retriever 1)",
+        "warm retriever": "(retriever 1, the last one; the system has warm retriever)",
+        "BM25": "(retriever 1)",
         "retriever 1": "(retriever 1)",
-    }.items():  # fmt: skip
+    }.items():
         assert played("export", str(tmp_path / name), "--system", name) == 0
         assert said()[0].splitlines()[0].startswith(f"{tmp_path / name}/retriever {told}: Sentence")
 
@@ -79,8 +81,11 @@ def test_evaluate_compares_two_files_as_the_run_does(played: Place, tmp_path: Pa
     said()
     assert played("evaluate", system, qrels, "--against", other, "--measures", "RR@10") == 0
     head, line = [line.split("\t") for line in said()[0].splitlines()]
-    found = next(one for one in played.metrics()["comparisons"] if one["measure"] == "RR@10"
-                 and (one["system"], one["baseline"]) == ("retriever 1", "warm retriever"))  # fmt: skip
+    found = next(
+        one
+        for one in played.metrics()["comparisons"]
+        if one["measure"] == "RR@10" and (one["system"], one["baseline"]) == ("retriever 1", "warm retriever")
+    )
     assert head[-4:] == ["difference", "difference_low", "difference_high", "p"]
     assert line[-4:-1] == [f"{found[key]:.4f}" for key in ("difference", "low", "high")]
     assert float(line[-1]) == pytest.approx(found["p"], abs=0.02)  # by random signs of another seed
@@ -207,11 +212,17 @@ def test_groups_are_exported_and_another_run_trains_on_them(
     small = tiny.dpr(beir, encoder)
     held = {"hold_out": {"test": {"share": 0.3}}}
     tree = {
-        **small, "k": 4, "data": {"format": "flagembedding", "path": str(tmp_path / "flag/groups"),
-                          "groups": {"train": "judged-1.jsonl"}, **held},
+        **small,
+        "k": 4,
+        "data": {
+            "format": "flagembedding",
+            "path": str(tmp_path / "flag/groups"),
+            "groups": {"train": "judged-1.jsonl"},
+            **held,
+        },
         "negatives": {"negatives": 2, "given": "scores"},
         "train": tiny.training(tiny.DISTILLATION),
-    }  # fmt: skip
+    }
     other = tiny.place(tmp_path / "other", tree)
     assert other("run", "--until", "retriever") == 0
     rows = pq.read_table(other.artifact("retriever groups") / "groups.parquet").to_pylist()

@@ -53,12 +53,21 @@ def ranked(run: Place, label: str) -> dict[str, list[tuple[str, float]]]:
 
 
 LABELS = {
-    "BM25": "bm25 ranking (test)", "retriever": "retriever ranking (test)",
+    "BM25": "bm25 ranking (test)",
+    "retriever": "retriever ranking (test)",
     "ranker over retriever": f"{deployed.PRIOR} (test)",  # the same scores, to which others are added
     deployed.PRIOR: f"{deployed.PRIOR} with priors (test)",
-}  # fmt: skip
-NAMES = ["BM25", "retriever", "fusion", deployed.FUSED, deployed.MIXED, "ranker over retriever", deployed.PRIOR,
-         deployed.NEIGHBOURS]  # fmt: skip
+}
+NAMES = [
+    "BM25",
+    "retriever",
+    "fusion",
+    deployed.FUSED,
+    deployed.MIXED,
+    "ranker over retriever",
+    deployed.PRIOR,
+    deployed.NEIGHBOURS,
+]
 WEIGHTS = {"ranker": 0.5, "retriever": 3.0, "bm25": 0.25}
 
 
@@ -184,10 +193,16 @@ def test_the_card_says_what_it_is(run: Place, exported: Callable[[str], Path]) -
     text = (exported(deployed.FUSED) / "system" / "README.md").read_text()
     value = next(row["value"] for row in run.metrics()["rows"] if row["system"] == deployed.FUSED)
     for part in (
-        "# ranker over fusion\n", "40 documents (toy)", "1. BM25 lists 20 documents (k1 0.9, b 0.4).", "(reciprocal)",
-        "4. The ranker reorders the first 10, by its scores alone.", f"| RR@10 | {value:.4f} |",
-        f"by `python -m workflows run {run.config}`", "The start model is made of noise.", "python example.py",
-    ):  # fmt: skip
+        "# ranker over fusion\n",
+        "40 documents (toy)",
+        "1. BM25 lists 20 documents (k1 0.9, b 0.4).",
+        "(reciprocal)",
+        "4. The ranker reorders the first 10, by its scores alone.",
+        f"| RR@10 | {value:.4f} |",
+        f"by `python -m workflows run {run.config}`",
+        "The start model is made of noise.",
+        "python example.py",
+    ):
         assert part in text, part
     text = (exported(deployed.NEIGHBOURS) / "system" / "README.md").read_text()
     assert "2. The first 10 are reranked by reciprocal nearest neighbours among them (k 5; the inner product w" in text

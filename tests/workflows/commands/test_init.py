@@ -122,16 +122,21 @@ def tevatron(folder: Path) -> None:
     """Rows with ids of a corpus."""
     jsonl(folder / "corpus.jsonl", *({"docid": d, "title": "", "text": text} for d, text in DOCUMENTS))
     for split in ("train", "test"):
-        rows = ({"query_id": q, "query_text": text, "positive_document_ids": [f"d{q[1:]}"],
-                 "negative_document_ids": ["d0"]} for q, text, own in QUERIES if own == split)  # fmt: skip
+        rows = (
+            {"query_id": q, "query_text": text, "positive_document_ids": [f"d{q[1:]}"], "negative_document_ids": ["d0"]}
+            for q, text, own in QUERIES
+            if own == split
+        )
         jsonl(folder / f"{split}.jsonl", *rows)
 
 
 def passages(folder: Path) -> None:
     """Tevatron's older rows."""
     listed = [{"docid": d, "title": "", "text": text} for d, text in DOCUMENTS]
-    rows = ({"query_id": q, "query": text, "positive_passages": [listed[at]], "negative_passages": [listed[at - 1]]}
-            for at, (q, text, _) in enumerate(QUERIES))  # fmt: skip
+    rows = (
+        {"query_id": q, "query": text, "positive_passages": [listed[at]], "negative_passages": [listed[at - 1]]}
+        for at, (q, text, _) in enumerate(QUERIES)
+    )
     jsonl(folder / "train.jsonl", *rows)
 
 
@@ -143,8 +148,9 @@ def flagembedding(folder: Path) -> None:
 
 def triplets(folder: Path) -> None:
     texts = [text for _, text in DOCUMENTS]
-    rows = ({"anchor": text, "positive": texts[at], "negative": texts[at - 1]}
-            for at, (_, text, _) in enumerate(QUERIES))  # fmt: skip
+    rows = (
+        {"anchor": text, "positive": texts[at], "negative": texts[at - 1]} for at, (_, text, _) in enumerate(QUERIES)
+    )
     jsonl(folder / "triplets.jsonl", *rows)
 
 
@@ -155,27 +161,40 @@ def beside_triplets(folder: Path) -> None:
 
 
 FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
-    (beir, "beir", {"train": 8, "test": 4}), (msmarco, "msmarco", {"train": 8, "dev": 4}),
-    (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}), (csv, "tables", {"train": 8, "test": 4}),
-    (plain_names, "tables", {"train": 12}), (numbers, "tables", {"train": 12}),
-    (tickets, "tables", {"train": 12}), (linked, "tables", {"train": 12}),
-    (cases_of, "tables", {"train": 12}), (answered, "tables", {"train": 12}),
+    (beir, "beir", {"train": 8, "test": 4}),
+    (msmarco, "msmarco", {"train": 8, "dev": 4}),
+    (dpr, "dpr", {"train": 8, "dev": 4, "test": 3}),
+    (csv, "tables", {"train": 8, "test": 4}),
+    (plain_names, "tables", {"train": 12}),
+    (numbers, "tables", {"train": 12}),
+    (tickets, "tables", {"train": 12}),
+    (linked, "tables", {"train": 12}),
+    (cases_of, "tables", {"train": 12}),
+    (answered, "tables", {"train": 12}),
     (answered_without_ids, "tables", {"train": 11}),  # a question that two rows ask is one
     (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
-    (parquet, "parquet", {"train": 8, "test": 4}), (pairs, "tables", {"train": 12}),
-    (pairs_in_parquet, "tables", {"train": 8, "test": 4}), (lines, "tables", {"train": 12}),
-    (tevatron, "tevatron", {"train": 8, "test": 4}), (passages, "tevatron", {"train": 12}),
-    (flagembedding, "flagembedding", {"train": 12}), (triplets, "sentence_transformers", {"train": 12}),
+    (parquet, "parquet", {"train": 8, "test": 4}),
+    (pairs, "tables", {"train": 12}),
+    (pairs_in_parquet, "tables", {"train": 8, "test": 4}),
+    (lines, "tables", {"train": 12}),
+    (tevatron, "tevatron", {"train": 8, "test": 4}),
+    (passages, "tevatron", {"train": 12}),
+    (flagembedding, "flagembedding", {"train": 12}),
+    (triplets, "sentence_transformers", {"train": 12}),
     (beside_triplets, "tables", {"train": 8, "test": 4}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("made", "name", "splits"), FORMATS, ids=[one[0].__name__ for one in FORMATS])
 def test_what_it_writes_can_be_planned(
-    made: Callable[[Path], None], name: str, splits: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    made: Callable[[Path], None],
+    name: str,
+    splits: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     said: Said,
-) -> None:  # fmt: skip
+) -> None:
     """In every format; the plan is of the collection as it is: its numbers are chosen for it."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "my collection"
@@ -210,9 +229,10 @@ def test_a_query_may_name_no_document(tmp_path: Path, monkeypatch: pytest.Monkey
     assert main(["init", "own"]) == 0
     assert "split train: 12 queries, 11 with a relevant document, 11 judgements" in said()[0]
     assert yaml.safe_load(Path("own.yaml").read_text())["data"]["columns"] == {
-        "documents": {"doc_id": "n", "text": "body"}, "queries": {"query_id": "n", "text": "wording"},
+        "documents": {"doc_id": "n", "text": "body"},
+        "queries": {"query_id": "n", "text": "wording"},
         "qrels": {"query_id": "n", "doc_id": "article"},
-    }  # fmt: skip
+    }
     write(tmp_path / "own/tickets.tsv", "article", "3", "1", "7")
     assert main(["init", "own", "--overwrite"]) == 0
     assert "not used: tickets.tsv" in said()[0]
@@ -631,8 +651,10 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     Path("empty").mkdir()
     assert main(["init", "empty"]) == 2
     assert said()[1].splitlines()[:3] == [
-        "error: empty: no collection was recognised; what is there:", "  nothing", "accepted:"
-    ]  # fmt: skip
+        "error: empty: no collection was recognised; what is there:",
+        "  nothing",
+        "accepted:",
+    ]
     write(tmp_path / "odd" / "a.csv", "x,y", "1,2")
     write(tmp_path / "odd" / "b.pdf", "")
     (tmp_path / "odd" / "c.parquet").write_bytes(b"no")
@@ -674,8 +696,11 @@ def test_queries_that_are_documents_are_told_of_until_somebody_decides(
     """By the same ids or the same texts; `init` and `plan` say it once, and nothing once the key is there."""
     monkeypatch.chdir(tmp_path)
     texts = [f"argument {number} of many" for number in range(20)]
-    documents = [{"_id": f"arg{n}-{side}", "title": "", "text": text + ("" if side == "pro" else ", or none")}
-                 for n, text in enumerate(texts) for side in ("pro", "con")]  # fmt: skip
+    documents = [
+        {"_id": f"arg{n}-{side}", "title": "", "text": text + ("" if side == "pro" else ", or none")}
+        for n, text in enumerate(texts)
+        for side in ("pro", "con")
+    ]
     jsonl(tmp_path / "own" / "corpus.jsonl", *documents)
     jsonl(tmp_path / "own" / "queries.jsonl", *({"_id": names.format(n), "text": one} for n, one in enumerate(texts)))
     judged = (f"{names.format(n)}\targ{n}-con\t1" for n in range(20))

@@ -35,12 +35,18 @@ def test_names_of_files_tell_the_splits_of_pairs(
     assert "5 documents" in out
     for line in ("split train: 2 queries, 2 with", "split dev: 1 queries, 1 with", "split test: 1 queries, 1 with"):
         assert line in out
-    files = {split: str(Path(folder, f"{name}.csv")) for split, name in
-             {"train": "faq", "dev": "valid", "test": "test"}.items()}  # fmt: skip
+    files = {
+        split: str(Path(folder, f"{name}.csv"))
+        for split, name in {"train": "faq", "dev": "valid", "test": "test"}.items()
+    }
     assert yaml.safe_load(Path("mine.yaml").read_text())["data"] == {
-        "format": "tables", "path": "mine", "documents": [*files.values(), "more.csv"], "queries": files,
-        "paired": True, "columns": {"documents": {"text": "Answer"}, "queries": {"text": "Question"}},
-    }  # fmt: skip
+        "format": "tables",
+        "path": "mine",
+        "documents": [*files.values(), "more.csv"],
+        "queries": files,
+        "paired": True,
+        "columns": {"documents": {"text": "Answer"}, "queries": {"text": "Question"}},
+    }
 
 
 def test_names_of_files_tell_the_splits_of_queries_and_judgements(
@@ -91,8 +97,10 @@ def test_how_to_count_words_of_judgements_is_told(tmp_path: Path, monkeypatch: p
     out = said()[0]
     assert "3 queries: " in out
     assert "queries are numbered by row, those with the same text as one; to name one: " in out
-    assert "  if useful says how relevant a document is: `relevance: useful` under `qrels` of `columns`, no `graded: " \
-           "false`, and `grades: {a bit: N, 'yes': N}`, with a number for each word" in out  # fmt: skip
+    assert (
+        "  if useful says how relevant a document is: `relevance: useful` under `qrels` of `columns`, no `graded: "
+        "false`, and `grades: {a bit: N, 'yes': N}`, with a number for each word" in out
+    )
     text = Path("mine.yaml").read_text().replace("graded: false", "grades: {a bit: 1, 'yes': 2}")
     Path("mine.yaml").write_text(text.replace("qrels: {doc_id: by}", "qrels: {doc_id: by, relevance: useful}"))
     assert main(["plan", "mine.yaml"]) == 0
@@ -219,11 +227,13 @@ def test_a_folder_that_is_not_used_is_said_with_why(
         ({"query": "{}?", "answer": ["right {}", "wrong {}"], "labels": [1, 0]}, {}),
         ({"question": "{}?", "answer": "right {}", "negative_1": "wrong {}", "negative_2": "no"}, {}),
         ({"query": "{}?", "answer": "right {}", "negative": "wrong {}", "score": [0.9, 0.1]}, {}),
-        ({"nr": "n{}", "answer": "right {}", "anchor": "{}?", "negative": "wrong {}", "team": "blue"},
-         {"columns": ["anchor", "answer", "negative"]}),
+        (
+            {"nr": "n{}", "answer": "right {}", "anchor": "{}?", "negative": "wrong {}", "team": "blue"},
+            {"columns": ["anchor", "answer", "negative"]},
+        ),
     ],
     ids=["labelled lists", "n-tuples", "with scores", "among other columns"],
-)  # fmt: skip
+)
 def test_negatives_of_sentence_transformers_are_known_by_their_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said, row: dict[str, Any], keys: dict[str, Any]
 ) -> None:
@@ -329,8 +339,11 @@ def test_texts_titles_and_times_that_match_are_no_judgements(
     same = {"title": "Topic{}", "body": "what is number {}?", "when": "2024-05-{:02}T10:00:00Z"}
     form = next(form for name, form in same.items() if name in docs.split(","))
     cell = [form if name in same else "a{}" if name in ("id", "nr") else "some text {}" for name in docs.split(",")]
-    write(tmp_path / "own" / "docs.csv", docs, *(",".join(cell).replace("{}", "{0}").replace("{:", "{0:").format(at)
-                                                 for at in range(10, 30)))  # fmt: skip
+    write(
+        tmp_path / "own" / "docs.csv",
+        docs,
+        *(",".join(cell).replace("{}", "{0}").replace("{:", "{0:").format(at) for at in range(10, 30)),
+    )
     write(tmp_path / "own" / "asked.csv", asked, *(f"how {at}?," + form.format(at) for at in range(10, 30)))
     assert main(["init", "own"]) == 0
     out = said()[0]
@@ -377,8 +390,9 @@ def test_ids_in_another_unicode_form_are_read_in_one(
     asked = {"query_id": "q1", "question": "what?"} if kind == "tables" else {"_id": "q1", "text": "what?"}
     jsonl(tmp_path / "own" / "queries.jsonl", asked)
     judged = tmp_path / "own" / ("qrels/test.tsv" if kind == "beir" else "qrels.tsv")
-    write(judged, "query-id\tcorpus-id\tscore" if kind == "beir" else "query_id\tdoc_id\trelevance",
-          "q1\tcaf\u00e9-3\t1")  # fmt: skip
+    write(
+        judged, "query-id\tcorpus-id\tscore" if kind == "beir" else "query_id\tdoc_id\trelevance", "q1\tcaf\u00e9-3\t1"
+    )
     assert main(["init", "own"]) == 0
     out = said()[0]
     assert "Some judgements write ids in another Unicode form than the tables. The config reads all ids in NFC." in out

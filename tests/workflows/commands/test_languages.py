@@ -50,14 +50,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("code", "language", "says"),
-    [("de", "de", "German; `bm25.index.language: de` (Lucene's GermanAnalyzer)"),
-     ("fr", "fr", "French; `bm25.index.language: fr` (Lucene's FrenchAnalyzer)"),
-     ("fi", "fi", "Finnish; `bm25.index.language: fi` (Lucene's FinnishAnalyzer)"),
-     ("ja", "ja", "Japanese; `bm25.index.language: ja` (Lucene's JapaneseAnalyzer)"),
-     ("zh", "zh", "Chinese; `bm25.index.language: zh` (Lucene's CJKAnalyzer)"),
-     ("th", "th", "Thai; `bm25.index.language: th` (words as Unicode divides text, "),
-     ("vi", "any", "Vietnamese; `bm25.index.language: any` (words as Unicode divides text, ")],
-)  # fmt: skip
+    [
+        ("de", "de", "German; `bm25.index.language: de` (Lucene's GermanAnalyzer)"),
+        ("fr", "fr", "French; `bm25.index.language: fr` (Lucene's FrenchAnalyzer)"),
+        ("fi", "fi", "Finnish; `bm25.index.language: fi` (Lucene's FinnishAnalyzer)"),
+        ("ja", "ja", "Japanese; `bm25.index.language: ja` (Lucene's JapaneseAnalyzer)"),
+        ("zh", "zh", "Chinese; `bm25.index.language: zh` (Lucene's CJKAnalyzer)"),
+        ("th", "th", "Thai; `bm25.index.language: th` (words as Unicode divides text, "),
+        ("vi", "any", "Vietnamese; `bm25.index.language: any` (words as Unicode divides text, "),
+    ],
+)
 def test_init_writes_the_documents_language_and_plan_prints_it(
     here: Path, said: Said, code: str, language: str, says: str
 ) -> None:

@@ -100,8 +100,11 @@ def test_arguments_that_are_not_utf8_are_one_line(said: Said, words: list[str]) 
     """Python reads their bytes as halves of characters."""
     assert main(words) == 2
     wrong = next(ascii(word) for word in words if not word.isascii())
-    assert said() == ("", f"error: argument {wrong}: not UTF-8. Write it in UTF-8; rename a file or folder that is "
-                      "called so, or enter the folder and give `.`\n")  # fmt: skip
+    assert said() == (
+        "",
+        f"error: argument {wrong}: not UTF-8. Write it in UTF-8; rename a file or folder that is "
+        "called so, or enter the folder and give `.`\n",
+    )
 
 
 def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
@@ -126,25 +129,37 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: updates, batch, "),
         ("retriever.game.train.updates=0", r"retriever\.game\.train\.updates: got 0; accepted: 1 or more"),
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
-        ("retriever.game.train.losses.0.function=components.losses.listwise.cros",
-         r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy"),
-        ("retriever.game.train.losses.0.function=components.loss.cross_entropy",
-         r"losses\.0\.function: no module 'components\.loss'"),
+        (
+            "retriever.game.train.losses.0.function=components.losses.listwise.cros",
+            r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy",
+        ),
+        (
+            "retriever.game.train.losses.0.function=components.loss.cross_entropy",
+            r"losses\.0\.function: no module 'components\.loss'",
+        ),
         ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
-        ("retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
-         r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss"),
-        ("ranker.game.train.losses.0.over=batch",
-         r"tiny\.yaml: ranker 1: losses: over: 'batch'; the objective ranker accepts group"),
-        ("retriever.game.train.losses.0.over=all",
-         r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch"),
+        (
+            "retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
+            r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss",
+        ),
+        (
+            "ranker.game.train.losses.0.over=batch",
+            r"tiny\.yaml: ranker 1: losses: over: 'batch'; the objective ranker accepts group",
+        ),
+        (
+            "retriever.game.train.losses.0.over=all",
+            r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch",
+        ),
         ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),
         ("controls.include=[random]", r"controls\.include\.0: got 'random'; accepted: 'in-batch' or 'ance'"),
         ("controls.include=[ance, ance]", r"controls\.include: 'ance' stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
         ("evaluate.measures=[BLEU@4]", r"evaluate\.measures\.0: measure 'BLEU@4': not known; accepted: RR@k"),
-        ("ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
-         r"warm ranker: losses: components\.losses\.margin\.mean_squared reads a teacher's scores, and these groups "
-         r"have none\. Use a loss over targets, "),
+        (
+            "ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
+            r"warm ranker: losses: components\.losses\.margin\.mean_squared reads a teacher's scores, and these groups "
+            r"have none\. Use a loss over targets, ",
+        ),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
@@ -152,7 +167,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ("data=null", r"data: "),
         ("order=sideways", r"order: got 'sideways'; accepted: 'released' or 'paper'"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_in_a_config_is_one_line(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, assignment: str, says: str
 ) -> None:
@@ -167,16 +182,22 @@ def test_a_mistake_in_a_config_is_one_line(
 @pytest.mark.parametrize(
     ("until", "assignment", "says"),
     [
-        ("start model measures", "k=41",
-         r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
-        ("start model measures", "evaluate.split=tset",
-         r"split 'tset' has no query with a relevant document; splits that have some: dev, test, train"),
+        (
+            "start model measures",
+            "k=41",
+            r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
+        ),
+        (
+            "start model measures",
+            "evaluate.split=tset",
+            r"split 'tset' has no query with a relevant document; splits that have some: dev, test, train",
+        ),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
         ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
         ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
         ("retriever", "train.batch=3", r"batch: 3 rows cannot be shared evenly among 1 workers in 2 parts"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_that_shows_while_running_is_one_line(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, until: str, assignment: str, says: str
 ) -> None:
@@ -227,8 +248,9 @@ def test_a_file_that_changed_after_it_was_read_is_named(beir: Path, encoder: Pat
     assert place("run", *until) == 0
     queries, model = tmp_path / beir.name / "queries.jsonl", tmp_path / encoder.name / "config.json"
     for path, step, declared in (
-        (queries, "data", 'data.sha256={"queries.jsonl": "%s"}'), (model, "start retriever", "retriever.revision=%s"),
-    ):  # fmt: skip
+        (queries, "data", 'data.sha256={"queries.jsonl": "%s"}'),
+        (model, "start retriever", "retriever.revision=%s"),
+    ):
         before, held = tiny.contents(place.store), path.read_bytes()
         path.write_bytes(held + b"\n")
         now = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -420,8 +442,11 @@ def test_a_place_that_one_may_not_write_to_is_named_before_anything_is_done(
         assert tiny.main([*words, "--cluster", str(place.folder / "inline.yaml")]) == 2
         out, err = said()
         assert (out, err.count("\n")) == ("", 1)
-        assert re.fullmatch(rf"error: {there}\S*: the (store|run) cannot be there, as {folder} cannot be written to "
-                            rf"\(Permission denied\){MOVED[which]}\n", err)  # fmt: skip
+        assert re.fullmatch(
+            rf"error: {there}\S*: the (store|run) cannot be there, as {folder} cannot be written to "
+            rf"\(Permission denied\){MOVED[which]}\n",
+            err,
+        )
         assert not list(folder.iterdir())
     assert not place.store.exists()
     assert not place.runs.exists()

@@ -65,8 +65,11 @@ def test_who_names_no_system_asks_the_one_that_export_packs(played: Place, said:
     packed = systems.exported(outcome, Store(played.store))
     done = subprocess.run(
         [sys.executable, "-m", "workflows", *played.words("search", "barami")],
-        cwd=tiny.ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stderr == f"{packed.name} searches here; --system NAME asks another\n"
     plan = library.measured(packed, Store(played.store))
     assert len(HIT.findall(done.stdout)) == min(5, plan.config.limit)
@@ -86,9 +89,12 @@ def test_of_a_run_that_is_not_finished_the_last_retriever_is_asked(
 
 @pytest.mark.parametrize(
     ("missing", "name"),
-    [([], "ranker over retriever 1"), (["ranker over retriever 1"], "retriever 1"),
-     (["ranker over retriever 1", "retriever 1"], None)],
-)  # fmt: skip
+    [
+        ([], "ranker over retriever 1"),
+        (["ranker over retriever 1"], "retriever 1"),
+        (["ranker over retriever 1", "retriever 1"], None),
+    ],
+)
 def test_of_a_run_that_is_not_finished_what_was_measured_is_asked(
     played: Place, monkeypatch: pytest.MonkeyPatch, missing: list[str], name: str | None
 ) -> None:

@@ -63,8 +63,11 @@ def test_every_system_finds_what_the_run_found(place: Place, service: Served) ->
     assert {"BM25", "start model", "warm retriever", "retriever 1", "ranker over retriever 1"} <= set(names)
     candidates = json.loads((place.artifact("selection") / "selection.json").read_text())["candidates"]
     assert found["default"] == max(candidates, key=lambda one: one["value"])["system"]
-    ranked = {"retriever 1": "retriever 1 ranking (test)", "BM25": "bm25 ranking (test)",
-              "ranker over retriever 1": "ranker over retriever 1 (test)"}  # fmt: skip
+    ranked = {
+        "retriever 1": "retriever 1 ranking (test)",
+        "BM25": "bm25 ranking (test)",
+        "ranker over retriever 1": "ranker over retriever 1 (test)",
+    }
     documents = pq.read_table(place.artifact("data") / "documents.parquet").to_pylist()
     says = {row["doc_id"]: (row["title"], row["text"]) for row in documents}
     for name, label in ranked.items():
@@ -81,8 +84,12 @@ def test_it_listens_on_this_machine_alone(service: Served) -> None:
     """Whoever does not ask for more gets no more."""
     processes = [psutil.Process(service.process.pid)]
     processes += processes[0].children(recursive=True)
-    listening = [one.laddr.ip for process in processes for one in process.net_connections("inet")
-                 if one.status == psutil.CONN_LISTEN]  # fmt: skip
+    listening = [
+        one.laddr.ip
+        for process in processes
+        for one in process.net_connections("inet")
+        if one.status == psutil.CONN_LISTEN
+    ]
     assert listening == ["127.0.0.1"]
 
 
@@ -209,8 +216,11 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     data = place.artifact("data")
     own = pq.read_table(data / "qrels.parquet").to_pylist()
     judged = next(row for row in own if row["split"] == "test")
-    (text,) = (row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()
-               if row["query_id"] == judged["query_id"])  # fmt: skip
+    (text,) = (
+        row["text"]
+        for row in pq.read_table(data / "queries.parquet").to_pylist()
+        if row["query_id"] == judged["query_id"]
+    )
     file = tmp_path / "marks.jsonl"
     marks = [(text, judged["doc_id"], False), ("a new one", "d3", True), ("a new one", "d4", False)]
     marks += [("a new one", "gone", True)]

@@ -255,9 +255,13 @@ def test_a_tuning_is_sent_as_a_run_is(
 
 @pytest.mark.parametrize("here", [True, False])
 def test_data_at_a_relative_path_is_named(
-    place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], beir: Path,
+    place: Place,
+    served: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    beir: Path,
     here: bool,
-) -> None:  # fmt: skip
+) -> None:
     """The job has another working directory."""
     monkeypatch.setattr(served, "submit_job", lambda **_: "job", raising=False)
     profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
@@ -268,9 +272,13 @@ def test_data_at_a_relative_path_is_named(
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_model_at_a_relative_path_is_named(
-    place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], encoder: Path,
+    place: Place,
+    served: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    encoder: Path,
     here: bool,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(encoder.parent)
     relative = encoder.name if here else "./nowhere"
     assert submitted(place, "--no-wait", "--set", f"retriever.model={relative}") == 0
@@ -329,9 +337,14 @@ def test_a_job_names_the_config_as_its_user_does(place: Place, packages: list[tu
     ],
 )
 def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
-    place: Place, served: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], store: str,
-    tune: bool, report: str,
-) -> None:  # fmt: skip
+    place: Place,
+    served: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    store: str,
+    tune: bool,
+    report: str,
+) -> None:
     monkeypatch.setattr("sparring.workflows.tuning.config.read_tuning", lambda _: None)
     profile = tiny.write(place.folder / "ray.yaml", {"address": "auto"})
     words = ["--store", store or place.where, "--runs", str(place.runs), "submit", str(place.config)]

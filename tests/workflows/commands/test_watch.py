@@ -63,7 +63,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
         f"tiny: 0 of {whole} steps done, {whole} to run; there is no store at {place.store}",
         "  nothing is running; resume with: do it again (and the --cluster that it had)",
         f"  then: data, bm25 index, bm25 ranking (test), BM25 measures and {whole - 4} more",
-    ]  # fmt: skip
+    ]
     busy, bad = waiting[0], waiting[1]
     for node in (busy, bad):
         store.path(node).mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     assert lines[2:] == [
         "  failed: bm25 index: OSError: the disk is full",
         f"  then: bm25 index, bm25 ranking (test), BM25 measures, start retriever and {whole - 5} more",
-    ]  # fmt: skip
+    ]
     monkeypatch.setattr(store, "holders", lambda nodes: {})  # the driver was killed
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
     assert "  stopped: data at 50/200 texts loss 0.5; what was saved of it is kept" in lines

@@ -120,11 +120,14 @@ def test_no_pool_is_without_workers(pool: dict[str, int]) -> None:
     ("profile", "says"),
     [
         ({"java": {"gpus": 0.5}}, "java: gpus: got 0.5; its workers use no GPU; accepted: 1"),
-        ({"train": {"workers": 2, "gpus": 0.5}}, "train: gpus: got 0.5 with workers: 2; the workers of one training "
-         "cannot share a GPU; accepted: 1, or a part with workers: 1"),
+        (
+            {"train": {"workers": 2, "gpus": 0.5}},
+            "train: gpus: got 0.5 with workers: 2; the workers of one training "
+            "cannot share a GPU; accepted: 1, or a part with workers: 1",
+        ),
         ({"train": {"workers": None, "gpus": 0.5}}, "train: gpus: got 0.5 with workers: null"),
     ],
-)  # fmt: skip
+)
 def test_only_what_can_share_a_gpu_has_a_part_of_one(profile: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(says)):
         Cluster(**profile)
@@ -171,12 +174,16 @@ def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ({}, None),
         ({"train": {"workers": 8}, "map": {"workers": 8}}, None),
-        ({"train": {"workers": 9}}, "train.workers: 9 workers with a GPU each are asked for, and there are 8 GPUs; "
-         "accepted: 1 to 8"),
+        (
+            {"train": {"workers": 9}},
+            "train.workers: 9 workers with a GPU each are asked for, and there are 8 GPUs; accepted: 1 to 8",
+        ),
         ({"map": {"workers": 16}}, "map.workers: 16 workers with a GPU each"),
         ({"score": {"workers": 16, "gpus": 0.5}}, None),
-        ({"score": {"workers": 17, "gpus": 0.5}}, "score.workers: 17 workers with 0.5 of a GPU each are asked for, and "
-         "there are 8 GPUs; accepted: 1 to 16"),
+        (
+            {"score": {"workers": 17, "gpus": 0.5}},
+            "score.workers: 17 workers with 0.5 of a GPU each are asked for, and there are 8 GPUs; accepted: 1 to 16",
+        ),
         ({"score": {"threads": 33}}, "score.threads: 33 for each worker"),
         ({"device": "cpu", "map": {"workers": 16}}, None),
         ({"device": "cpu", "address": "auto", "train": {"workers": 40}}, "train.workers: 40 workers with a CPU each"),
@@ -185,7 +192,7 @@ def test_the_largest_living_machine_counts(monkeypatch: pytest.MonkeyPatch) -> N
         ({"map": {"threads": 33}}, "map.threads: 33 for each worker"),
         ({"mode": "inline", "map": {"threads": 99}}, None),
     ],
-)  # fmt: skip
+)
 def test_requests_that_would_wait_for_ever_are_refused(
     monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], says: str | None
 ) -> None:

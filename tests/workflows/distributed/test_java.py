@@ -52,11 +52,14 @@ def process_of(tmp_path: Path, *, threads: int = 1, how: str = "") -> int:
     return int((tmp_path / "file").read_text())
 
 
-@pytest.mark.parametrize(("how", "kind", "says"), [
-    ("exit", RuntimeError, r"the Java process died \(exit status 7\)"),
-    ("mistake", UserError, "^what is wrong$"),
-    ("error", RuntimeError, "OSError: no space"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("how", "kind", "says"),
+    [
+        ("exit", RuntimeError, r"the Java process died \(exit status 7\)"),
+        ("mistake", UserError, "^what is wrong$"),
+        ("error", RuntimeError, "OSError: no space"),
+    ],
+)
 def test_what_happens_in_the_child_is_heard_here(tmp_path: Path, how: str, kind: type[Exception], says: str) -> None:
     """And nothing else is done in that process."""
     before = process_of(tmp_path)

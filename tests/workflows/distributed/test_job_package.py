@@ -87,10 +87,14 @@ def test_an_experiment_is_sent_whole(
     other = tiny.write(tmp_path / "other.yaml", {"base": str(place.config), "k": 10, "data": {"on_bad": "drop"}})
     both = tiny.write(
         tmp_path / "both.yaml",
-        {"recipe": "compare", "baseline": "one", "systems": ["retriever"],
-         "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
-         "curves": {"a line": {2: "one", 11: "other"}}},
-    )  # fmt: skip
+        {
+            "recipe": "compare",
+            "baseline": "one",
+            "systems": ["retriever"],
+            "experiments": {"one": str(place.config), "other": {"file": str(other), "sets": ["k=11"]}},
+            "curves": {"a line": {2: "one", 11: "other"}},
+        },
+    )
     zeroshot = tiny.write(
         tmp_path / "zeroshot.yaml",
         {

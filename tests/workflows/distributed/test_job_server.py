@@ -16,9 +16,14 @@ from tests.support.jobs import Client, Status
 
 
 def sent(
-    client: Client, folder: Path, command: str = "python x", *, name: str = "a run", install: bool = False,
+    client: Client,
+    folder: Path,
+    command: str = "python x",
+    *,
+    name: str = "a run",
+    install: bool = False,
     wait_seconds: float = 0.0,
-) -> Sent:  # fmt: skip
+) -> Sent:
     return JobServer(client).send(
         name, f"{command} --known-as y", folder, purpose=command, install=install, wait_seconds=wait_seconds
     )
@@ -198,18 +203,41 @@ def test_a_job_server_that_is_gone(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [
         ({"status": "STOPPED"}, [], StepFailed, "job x was stopped"),
         ({"status": "FAILED", "driver_exit_code": 2}, ["error: data: no\n"], UserError, "job x: data: no"),
-        ({"status": "FAILED", "driver_exit_code": 1}, ["failed: step 'a' failed: b\n", "Finished steps\n"],
-         StepFailed, "job x: step 'a' failed: b"),
-        ({"status": "FAILED", "message": "The actor died.\nLong story"}, ["half a l"], StepFailed,
-         "job x: The actor died."),
+        (
+            {"status": "FAILED", "driver_exit_code": 1},
+            ["failed: step 'a' failed: b\n", "Finished steps\n"],
+            StepFailed,
+            "job x: step 'a' failed: b",
+        ),
+        (
+            {"status": "FAILED", "message": "The actor died.\nLong story"},
+            ["half a l"],
+            StepFailed,
+            "job x: The actor died.",
+        ),
         ({"status": "FAILED"}, [], StepFailed, "job x: it gives no reason"),
-        ({"status": "FAILED", "driver_exit_code": 3,
-          "message": "Job failed with exit code 3, last available logs (truncated to 20,000 chars):\na line"},
-         ["a line"], StepFailed, "job x: Job failed with exit code 3"),
-        ({"status": "FAILED", "driver_exit_code": 137, "message": "Job failed with exit code 137. No logs available."},
-         ["a line"], StepFailed, "job x: its driver was killed (exit code 137), perhaps for lack of memory"),
+        (
+            {
+                "status": "FAILED",
+                "driver_exit_code": 3,
+                "message": "Job failed with exit code 3, last available logs (truncated to 20,000 chars):\na line",
+            },
+            ["a line"],
+            StepFailed,
+            "job x: Job failed with exit code 3",
+        ),
+        (
+            {
+                "status": "FAILED",
+                "driver_exit_code": 137,
+                "message": "Job failed with exit code 137. No logs available.",
+            },
+            ["a line"],
+            StepFailed,
+            "job x: its driver was killed (exit code 137), perhaps for lack of memory",
+        ),
     ],
-)  # fmt: skip
+)
 def test_how_a_job_ended_is_how_the_command_ends(
     ended: dict[str, Any], log: list[str], kind: type[Exception], says: str
 ) -> None:

@@ -79,9 +79,14 @@ def test_a_node_with_another_python_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device", "says"),
-    [("cpu", r"train\.workers: 999 workers with a CPU each are asked for, and there are \d+ CPUs; accepted: 1 to \d+"),
-     ("cuda", "device: cuda is asked for, and there is no GPU")],
-)  # fmt: skip
+    [
+        (
+            "cpu",
+            r"train\.workers: 999 workers with a CPU each are asked for, and there are \d+ CPUs; accepted: 1 to \d+",
+        ),
+        ("cuda", "device: cuda is asked for, and there is no GPU"),
+    ],
+)
 def test_a_cluster_that_stays_too_small_is_refused(ray: Cluster, tmp_path: Path, device: str, says: str) -> None:
     about = {"address": "auto", "device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
     with pytest.raises(UserError, match=says):

@@ -90,9 +90,15 @@ def asked(cluster: Cluster, out: Path, worker: type, **more: Any) -> str:
     out.mkdir(exist_ok=True)
     with pytest.raises(RuntimeError) as caught:
         map_shards(
-            worker, [Shard("part", 1, {"number": 0})], out=out, cluster=cluster, pool=cluster.map, unit="texts",
-            log=str(out.parent / "log"), **more,
-        )  # fmt: skip
+            worker,
+            [Shard("part", 1, {"number": 0})],
+            out=out,
+            cluster=cluster,
+            pool=cluster.map,
+            unit="texts",
+            log=str(out.parent / "log"),
+            **more,
+        )
     return str(caught.value)
 
 
@@ -147,9 +153,12 @@ def test_a_training_that_runs_out_of_memory_gives_advice(
     tree["train"]["losses"] = [{"function": "tests.support.workers.hungry", "options": {"log": str(tmp_path / "log")}}]
     place = tiny.place(tmp_path, tree, mode=mode, retries=2, object_store_mb=100)
     done = subprocess.run(
-        [sys.executable, "-m", "workflows", *place.words("run", "--until", "retriever")], cwd=ROOT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "workflows", *place.words("run", "--until", "retriever")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed: ")]
     assert "step 'retriever' failed: " in line
@@ -182,9 +191,13 @@ def test_retries_after_rays_memory_monitor_have_a_bound(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     full = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "out")], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", KILLED, str(tmp_path / "out")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **full, "RAY_task_oom_retry_delay_base_ms": "100"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "error").read_text()
     assert text.endswith("to need less memory: lower map.workers (now 2) in the profile (--cluster)")

@@ -38,9 +38,15 @@ def run(
 ) -> dict[str, float]:
     out.mkdir(exist_ok=True)
     return map_shards(
-        worker, wanted, out=out, cluster=cluster, pool=Pool(workers=2), unit="texts", log=str(out.parent / "log"),
+        worker,
+        wanted,
+        out=out,
+        cluster=cluster,
+        pool=Pool(workers=2),
+        unit="texts",
+        log=str(out.parent / "log"),
         **constructor,
-    )  # fmt: skip
+    )
 
 
 def log(out: Path) -> list[str]:

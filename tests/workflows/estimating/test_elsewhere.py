@@ -24,8 +24,21 @@ from tests.support.profiles import profile, stated
 
 def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_path: Path, said: tiny.Said) -> None:
     """A flat index is refused with the key to change and an index that fits."""
-    words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
-             "--cluster", str(stated(tmp_path)), "--assume", "documents=1e9", "--assume", "queries=500000"]  # fmt: skip
+    words = [
+        "--store",
+        str(tmp_path / "store"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "plan",
+        str(config),
+        "--estimate",
+        "--cluster",
+        str(stated(tmp_path)),
+        "--assume",
+        "documents=1e9",
+        "--assume",
+        "queries=500000",
+    ]
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index=Flat"]) == 2
     out, error = said()
     assert "about 1,000,000,000 documents; queries: 500,000 train, 10,000 of each other split" in out
@@ -49,17 +62,24 @@ def test_what_no_machine_can_do_is_refused(config: Path, tmp_path: Path, said: t
 
 @pytest.mark.parametrize(
     ("hardware", "found"),
-    [({"disk_gb": 0.001}, r"disk: .* must be free, and there are 1.0 MB"),
-     ({"gpu_memory_gb": 0.0001}, r"on a GPU, and there are 100 kB of memory; to change: in the profile"),
-     ({"memory_gb": 1}, r"on one machine, and there are 1.0 GB of memory")],
-)  # fmt: skip
+    [
+        ({"disk_gb": 0.001}, r"disk: .* must be free, and there are 1.0 MB"),
+        ({"gpu_memory_gb": 0.0001}, r"on a GPU, and there are 100 kB of memory; to change: in the profile"),
+        ({"memory_gb": 1}, r"on one machine, and there are 1.0 GB of memory"),
+    ],
+)
 def test_disk_and_memory_that_are_not_there_are_named(
     config: Path, tmp_path: Path, hardware: dict[str, Any], found: str
 ) -> None:
     site_profile = read_cluster(stated(tmp_path, hardware))
     nodes = graph(experiments.read(config, [], tmp_path).wanted)
-    result = estimate(nodes, {node.fingerprint for node in nodes}, site(site_profile, tmp_path), Store(tmp_path / "s"),
-                      assumed={"documents": 1e5})  # fmt: skip
+    result = estimate(
+        nodes,
+        {node.fingerprint for node in nodes},
+        site(site_profile, tmp_path),
+        Store(tmp_path / "s"),
+        assumed={"documents": 1e5},
+    )
     assert any(re.search(found, problem) for problem in result.problems), result.problems
 
 
@@ -70,8 +90,16 @@ def test_a_store_on_s3_is_not_asked_where_neither_machines_nor_data_are_here(
         raise AssertionError("S3 was asked")
 
     monkeypatch.setattr(s3, "file_system", asked)
-    words = ["--store", "s3://bucket/prefix", "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
-             "--cluster"]  # fmt: skip
+    words = [
+        "--store",
+        "s3://bucket/prefix",
+        "--runs",
+        str(tmp_path / "runs"),
+        "plan",
+        str(config),
+        "--estimate",
+        "--cluster",
+    ]
     assert main([*words, str(stated(tmp_path)), "--assume", "documents=1e5"]) == 0, said()
     out, _ = said()
     kept, objects = re.search(r"^in all .* (\S+ \SB) +([\d,]+)$", out, re.M).groups()  # type: ignore[union-attr]
@@ -84,11 +112,18 @@ def test_a_store_on_s3_is_not_asked_where_neither_machines_nor_data_are_here(
 
 @pytest.mark.parametrize(
     ("keys", "says"),
-    [({"train": {"workers": 16}}, "train.workers: 16 workers with a GPU each are asked for, and there are 8 GPUs; "
-      "accepted: 1 to 8"),
-     ({"map": {"threads": 65}}, "map.threads: 65 for each worker are asked for, and no machine has more than 64 cores"),
-     ({"gpus": 0}, "device: cuda is asked for, and there is no GPU in the Ray cluster")],
-)  # fmt: skip
+    [
+        (
+            {"train": {"workers": 16}},
+            "train.workers: 16 workers with a GPU each are asked for, and there are 8 GPUs; accepted: 1 to 8",
+        ),
+        (
+            {"map": {"threads": 65}},
+            "map.threads: 65 for each worker are asked for, and no machine has more than 64 cores",
+        ),
+        ({"gpus": 0}, "device: cuda is asked for, and there is no GPU in the Ray cluster"),
+    ],
+)
 def test_more_workers_than_the_stated_machines_have_processors_are_refused(
     config: Path, tmp_path: Path, said: tiny.Said, keys: dict[str, Any], says: str
 ) -> None:
@@ -102,15 +137,23 @@ def test_what_a_process_takes_on_a_gpu_is_a_column_where_there_are_gpus(config: 
     nodes = graph(experiments.read(config, [], tmp_path).wanted)
 
     def found(path: Path) -> Any:
-        return estimate(nodes, {node.fingerprint for node in nodes}, site(read_cluster(path), tmp_path),
-                        Store(tmp_path / "s"), assumed={"documents": 1e5}, quick=True)  # fmt: skip
+        return estimate(
+            nodes,
+            {node.fingerprint for node in nodes},
+            site(read_cluster(path), tmp_path),
+            Store(tmp_path / "s"),
+            assumed={"documents": 1e5},
+            quick=True,
+        )
 
     elsewhere = found(stated(tmp_path))
     training = next(row for row in elsewhere.rows if row.node.function.__name__ == "train")
     assert training.gpu_memory == training.cost.needs[0].bytes
     head, *lines = estimate_text(elsewhere).splitlines()
-    columns = {line.partition("  ")[0]: line[head.index("of a machine") + 12 : head.index("on a GPU") + 8].strip()
-               for line in lines[: len(nodes) + 1]}  # fmt: skip
+    columns = {
+        line.partition("  ")[0]: line[head.index("of a machine") + 12 : head.index("on a GPU") + 8].strip()
+        for line in lines[: len(nodes) + 1]
+    }
     assert columns["BM25 measures"] == "-"
     assert columns[training.node.label] == size(training.gpu_memory)
     assert columns["in all"] == size(max(row.gpu_memory for row in elsewhere.rows))

@@ -76,9 +76,15 @@ def test_a_model_that_is_not_here_is_as_large_as_its_name_says() -> None:
 
 @pytest.mark.parametrize(
     ("factory", "bytes_of_one", "looks"),
-    [("Flat", 4 * 768, 1e6), ("IVF1024,Flat", 4 * 768 + 8, 1024 + 1e6 * 16 / 1024), ("IVF4096,PQ64", 72, None),
-     ("HNSW32", 4 * 768 + 264, 128 * 64), ("OPQ64_128,IVF4096,PQ64x4", 40, None), ("SQ8", 768, 1e6)],
-)  # fmt: skip
+    [
+        ("Flat", 4 * 768, 1e6),
+        ("IVF1024,Flat", 4 * 768 + 8, 1024 + 1e6 * 16 / 1024),
+        ("IVF4096,PQ64", 72, None),
+        ("HNSW32", 4 * 768 + 264, 128 * 64),
+        ("OPQ64_128,IVF4096,PQ64x4", 40, None),
+        ("SQ8", 768, 1e6),
+    ],
+)
 def test_an_index_takes_the_bytes_of_its_kind(factory: str, bytes_of_one: float, looks: float | None) -> None:
     shape = index_shape(factory, 1_000_000, 768, SearchConfig(index=factory))
     assert shape.bytes == bytes_of_one
@@ -107,8 +113,10 @@ def test_what_was_tried_is_scaled_by_units_and_shared_by_workers() -> None:
 
 def test_assumptions_are_read_and_mistakes_named() -> None:
     assert assumptions(["documents=1e9", "queries=5", "queries.test=7"]) == {
-        "documents": 1e9, "queries": 5, "queries.test": 7,
-    }  # fmt: skip
+        "documents": 1e9,
+        "queries": 5,
+        "queries.test": 7,
+    }
     with pytest.raises(UserError, match=r"--assume docs=3: unknown key 'docs'; accepted: documents, queries"):
         assumptions(["docs=3"])
     with pytest.raises(UserError, match=r"--assume documents=many: got 'many'; accepted: a number"):
@@ -120,8 +128,17 @@ def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
     config: Path, tmp_path: Path, said: tiny.Said
 ) -> None:
     store = tmp_path / "store"
-    words = ["--store", str(store), "--runs", str(tmp_path / "runs"), "plan", str(config), "--estimate",
-             "--cluster", str(profile(tmp_path, price_per_hour=3.6))]  # fmt: skip
+    words = [
+        "--store",
+        str(store),
+        "--runs",
+        str(tmp_path / "runs"),
+        "plan",
+        str(config),
+        "--estimate",
+        "--cluster",
+        str(profile(tmp_path, price_per_hour=3.6)),
+    ]
     assert main(words) == 0, said()
     out, _ = said()
     labels = [node.label for node in graph(experiments.read(config, [], tmp_path / "runs").wanted)]
@@ -166,8 +183,14 @@ def test_nothing_of_an_experiment_is_left_out_of_the_sums(
 ) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", getattr(tiny, recipe)(beir, encoder))
     nodes = graph(experiments.read(path, [], tmp_path).wanted)
-    result = estimate(nodes, {node.fingerprint for node in nodes}, site(Cluster(mode="inline"), tmp_path),
-                      Store(tmp_path / "store"), assumed={}, quick=True)  # fmt: skip
+    result = estimate(
+        nodes,
+        {node.fingerprint for node in nodes},
+        site(Cluster(mode="inline"), tmp_path),
+        Store(tmp_path / "store"),
+        assumed={},
+        quick=True,
+    )
     assert result.unknown == []
     assert result.exact
 
@@ -179,8 +202,14 @@ def test_a_writer_and_a_reader_are_estimated(tmp_path: Path, beir: Path, encoder
     tree["generators"]["taught"] = {"writer": {"model": {"model": str(encoder)}, "learn": learn}}
     tree["reader"] = {"model": {"model": str(encoder), "passage_tokens": 24}, "depths": [4], "passages": 4, **learn}
     nodes = graph(experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), [], tmp_path).wanted)
-    result = estimate(nodes, {node.fingerprint for node in nodes}, site(Cluster(mode="inline"), tmp_path),
-                      Store(tmp_path / "store"), assumed={}, quick=True)  # fmt: skip
+    result = estimate(
+        nodes,
+        {node.fingerprint for node in nodes},
+        site(Cluster(mode="inline"), tmp_path),
+        Store(tmp_path / "store"),
+        assumed={},
+        quick=True,
+    )
     assert result.unknown == []
 
 
@@ -199,9 +228,16 @@ def test_an_adapter_has_gradients_of_its_own_weights_alone(encoder: Path) -> Non
     def cost(**keys: Any) -> Any:
         config = toy.retriever_config(encoder, **keys)
         return train.description.cost(  # type: ignore[attr-defined]
-            here, objective="retriever", rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
-            start=Made(config, shape_of(config)), config=TrainConfig.model_validate(tiny.training()),
-        )  # fmt: skip
+            here,
+            objective="retriever",
+            rows=Grouped(40, 2),
+            dev=None,
+            data=SIZES,
+            tokens=SIZES,
+            seed=[],
+            start=Made(config, shape_of(config)),
+            config=TrainConfig.model_validate(tiny.training()),
+        )
 
     whole, adapted = cost(), cost(adapter={"rank": 3})
     assert adapted.kept == 4 * trained  # the optimizer is kept where trainings share a schedule alone
@@ -217,10 +253,16 @@ def test_gradient_caching_takes_time_and_never_more_memory(encoder: Path) -> Non
     def cost(batch: int, **profile: Any) -> Any:
         training = TrainConfig.model_validate({**tiny.training(), "batch": batch})
         return train.description.cost(  # type: ignore[attr-defined]
-            site(Cluster(mode="inline", max_tokens_per_pass=1024, **profile), Path()), objective="retriever",
-            rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[], start=Made(config, shape_of(config)),
+            site(Cluster(mode="inline", max_tokens_per_pass=1024, **profile), Path()),
+            objective="retriever",
+            rows=Grouped(40, 2),
+            dev=None,
+            data=SIZES,
+            tokens=SIZES,
+            seed=[],
+            start=Made(config, shape_of(config)),
             config=training,
-        )  # fmt: skip
+        )
 
     for batch in (1, 4096):
         plain, cached = cost(batch), cost(batch, recompute=True)
@@ -237,9 +279,16 @@ def test_sharding_and_checkpointing_leave_less_on_each_worker(encoder: Path) -> 
     def need(**keys: Any) -> Any:
         here = site(Cluster(mode="ray", train={"workers": 16, **keys}), Path())
         cost = train.description.cost(  # type: ignore[attr-defined]
-            here, objective="retriever", rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
-            start=Made(config, large), config=training,
-        )  # fmt: skip
+            here,
+            objective="retriever",
+            rows=Grouped(40, 2),
+            dev=None,
+            data=SIZES,
+            tokens=SIZES,
+            seed=[],
+            start=Made(config, large),
+            config=training,
+        )
         return cost.needs[0]
 
     whole, sharded, checked = need(), need(shard=True), need(gradient_checkpointing=True)
@@ -267,9 +316,16 @@ def test_what_cannot_be_sharded_is_told_with_the_plan(encoder: Path, objective: 
     training = TrainConfig.model_validate({**tiny.training(batch=16), "optimizer": optimizer})
     cluster = Cluster(mode="ray", train={"workers": 2, "shard": True})
     cost = train.description.cost(  # type: ignore[attr-defined]
-        site(cluster, Path()), objective=objective, rows=Grouped(40, 2), dev=None, data=SIZES, tokens=SIZES, seed=[],
-        start=Made(config, shape_of(config)), config=training,
-    )  # fmt: skip
+        site(cluster, Path()),
+        objective=objective,
+        rows=Grouped(40, 2),
+        dev=None,
+        data=SIZES,
+        tokens=SIZES,
+        seed=[],
+        start=Made(config, shape_of(config)),
+        config=training,
+    )
     assert [one.partition(";")[0] for one in cost.limits] == ([says] if says else [])
     alone = cluster.model_copy(update={"train": cluster.train.model_copy(update={"workers": 1})})
     train.description.refuses(objective, training, alone)  # type: ignore[attr-defined]
@@ -284,9 +340,16 @@ def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, mo
 
     def held() -> Any:
         cost = train.description.cost(  # type: ignore[attr-defined]
-            here, objective="mlm", rows=SIZES, dev=None, data=SIZES, tokens=SIZES, seed=[],
-            start=Made(config, shape_of(config)), config=TrainConfig.model_validate(tiny.training()),
-        )  # fmt: skip
+            here,
+            objective="mlm",
+            rows=SIZES,
+            dev=None,
+            data=SIZES,
+            tokens=SIZES,
+            seed=[],
+            start=Made(config, shape_of(config)),
+            config=TrainConfig.model_validate(tiny.training()),
+        )
         return cost.needs[0].bytes
 
     predicting = held()

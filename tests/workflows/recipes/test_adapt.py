@@ -51,8 +51,15 @@ def filled_in(tree: dict[str, Any], **found: Any) -> tuple[Config, list[Default]
     config = Config(**tree)
     seen = _found(config, None)
     assert seen is not None
-    about = {"documents": 1000, "asked": 10**6, "queries": {}, "relevant": 1.0, "graded": False, "document_tokens": 20,
-             **found}  # fmt: skip
+    about = {
+        "documents": 1000,
+        "asked": 10**6,
+        "queries": {},
+        "relevant": 1.0,
+        "graded": False,
+        "document_tokens": 20,
+        **found,
+    }
     return resolve(config.model_copy(update={"survey": Survey(of=seen.of, **about)}), None)
 
 
@@ -178,8 +185,9 @@ def test_splits_without_a_relevant_document_are_not_measured(tree: dict[str, Any
     for queries in ({"train": 800, "dev": 90}, {"train": 800, "test": 90}):
         made, _ = filled_in(tree, queries=queries, unjudged=sorted({"dev", "test"} - queries.keys()))
         assert {made.evaluate.split, made.evaluate.select} == {
-            *(queries.keys() - {"train"}), "chosen by" if "test" in queries else "held-out test"
-        }  # fmt: skip
+            *(queries.keys() - {"train"}),
+            "chosen by" if "test" in queries else "held-out test",
+        }
 
 
 @pytest.mark.parametrize(
@@ -215,9 +223,11 @@ def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("queries", "says"),
-    [({"train": 1}, "to hold out 'test' of them (1 of train would be left)"),
-     ({"train": 2}, "to hold out 'dev' of them (1 of train, 1 of test would be left)")],
-)  # fmt: skip
+    [
+        ({"train": 1}, "to hold out 'test' of them (1 of train would be left)"),
+        ({"train": 2}, "to hold out 'dev' of them (1 of train, 1 of test would be left)"),
+    ],
+)
 def test_too_few_queries_to_hold_some_out_are_named(tree: dict[str, Any], queries: dict[str, int], says: str) -> None:
     """And no key that nobody has written."""
     with pytest.raises(UserError, match=re.escape(f"data: too few queries have a relevant document {says}")):
@@ -239,9 +249,12 @@ def test_a_dev_split_by_another_name_is_taken(tree: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("split", "other"),
-    [("TEST", ", or `evaluate: {split: TEST}` in the config"), ("Train", ""),
-     ("Validation", ", or `evaluate: {select: Validation}` in the config")],
-)  # fmt: skip
+    [
+        ("TEST", ", or `evaluate: {split: TEST}` in the config"),
+        ("Train", ""),
+        ("Validation", ", or `evaluate: {select: Validation}` in the config"),
+    ],
+)
 def test_a_split_whose_name_differs_in_case_is_not_passed_over(tree: dict[str, Any], split: str, other: str) -> None:
     """Test and dev queries were cut from the training queries instead."""
     says = f"the split '{split}' would not be taken for '{split.lower()}', as names are compared with case; accepted: "
@@ -411,9 +424,12 @@ def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any])
     )
     for level in (
         [{"BM25"}, {"BM25 with RM3"}, {"start model", "BM25 + start model, reciprocal"}, {"start model by neighbours"}],
-        [{"retriever 1", "BM25 + retriever 1, interpolated"}, {"retriever 1 by neighbours"},
-         {"ranker over retriever 1", "ranker over BM25 + retriever 1"}],
-    ):  # fmt: skip
+        [
+            {"retriever 1", "BM25 + retriever 1, interpolated"},
+            {"retriever 1 by neighbours"},
+            {"ranker over retriever 1", "ranker over BM25 + retriever 1"},
+        ],
+    ):
         found = [{outcome.levels[name] for name in names} for names in level]
         assert all(len(one) == 1 for one in found)
         assert found == sorted(found, key=min)

@@ -38,14 +38,18 @@ def tree(encoder: Path, generator: dict[str, Any], tmp_path: Path) -> dict[str, 
     rng = np.random.default_rng(0)
     write(texts, *(toy.some_text(rng, 6) for _ in range(40)))
     return {
-        "recipe": "diffcse", "seeds": [1, 2], "data": {"format": "lines", "path": str(texts)},
-        "retriever": {**small["retriever"], "dropout": 0.1}, "encode": small["encode"],
+        "recipe": "diffcse",
+        "seeds": [1, 2],
+        "data": {"format": "lines", "path": str(texts)},
+        "retriever": {**small["retriever"], "dropout": 0.1},
+        "encode": small["encode"],
         "pretrain": {
-            "objective": "diffcse", "generator": generator,
+            "objective": "diffcse",
+            "generator": generator,
             "train": {**tiny.training(updates=2, batch=8), "losses": over("discriminator")},
         },
         **sentence_sets(tmp_path),
-    }  # fmt: skip
+    }
 
 
 def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[str, Any], tmp_path: Path) -> None:
@@ -59,17 +63,22 @@ def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[s
     assert {(one["system"], one["baseline"]) for one in compared} == {("retriever", "start model")}
     training = place.artifact("pre-training (seed 1)")
     assert {key for key in lines(training)[0] if key.endswith(")")} == {
-        "cross_entropy (batch)", "negative_log_likelihood (discriminator)",
-    }  # fmt: skip
+        "cross_entropy (batch)",
+        "negative_log_likelihood (discriminator)",
+    }
     saved, start = (load_file(one / "model/model.safetensors") for one in (training, place.artifact("start retriever")))
     assert saved.keys() == start.keys()
     assert place("export", str(tmp_path / "out")) == 0
     card = (tmp_path / "out" / "retriever" / "README.md").read_text()
     for part in (
-        "# texts.txt: retriever\n", "The collection texts.txt:\n\n- 40 documents", "| texts.txt | this model |\n",
-        "On Pairs, 24 queries of the split test:", "On Words, 18 queries of the split all:",
-        "On Pairs, positive pairs, 8 queries", "On average over the sets:\n\n| system | Spearman | Pearson | acc",
-    ):  # fmt: skip
+        "# texts.txt: retriever\n",
+        "The collection texts.txt:\n\n- 40 documents",
+        "| texts.txt | this model |\n",
+        "On Pairs, 24 queries of the split test:",
+        "On Words, 18 queries of the split all:",
+        "On Pairs, positive pairs, 8 queries",
+        "On average over the sets:\n\n| system | Spearman | Pearson | acc",
+    ):
         assert part in card, part
     assert "| Pairs" not in card
 
@@ -86,8 +95,12 @@ def test_the_checkpoint_that_is_best_on_rated_pairs_is_kept(
 ) -> None:
     """By Spearman's correlation as the step `similarity` finds it with the model that is kept."""
     dev = tree["similarity"]["Pairs dev"]
-    train = {**tiny.training(updates=6, batch=8), "learning_rate": 0.01, "losses": over("discriminator"),
-             "validate_on_dev": {"every": 1, "measure": "Spearman"}}  # fmt: skip
+    train = {
+        **tiny.training(updates=6, batch=8),
+        "learning_rate": 0.01,
+        "losses": over("discriminator"),
+        "validate_on_dev": {"every": 1, "measure": "Spearman"},
+    }
     tree["pretrain"] |= {"objective": objective, "rated": dev["data"], "train": train}
     if objective == "simcse":
         tree["pretrain"] |= {"generator": None, "train": {**train, "losses": over()}}
@@ -110,17 +123,21 @@ def test_masked_language_modelling_can_stand_beside_simcse(tree: dict[str, Any],
     losses = [*over(), {"function": LIKELIHOOD, "over": "masked", "weight": 0.1}]
     tree |= {"seeds": [1], "transfer": {}}
     tree["pretrain"] = {
-        "objective": "simcse", "masking": {"rate": 0.15, "unit": "tokens"}, "text_tokens": 8,
+        "objective": "simcse",
+        "masking": {"rate": 0.15, "unit": "tokens"},
+        "text_tokens": 8,
         "head": {"model": str(encoder), "document_tokens": 24},
         "train": {**tree["pretrain"]["train"], "losses": losses},
-    }  # fmt: skip
+    }
     place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
     assert {key for key in lines(place.artifact("pre-training"))[0] if key.endswith(")")} == {
-        "cross_entropy (batch)", "negative_log_likelihood (masked)",
-    }  # fmt: skip
-    saved, start = (load_file(place.artifact(name) / "model/model.safetensors")
-                    for name in ("pre-training", "start retriever"))  # fmt: skip
+        "cross_entropy (batch)",
+        "negative_log_likelihood (masked)",
+    }
+    saved, start = (
+        load_file(place.artifact(name) / "model/model.safetensors") for name in ("pre-training", "start retriever")
+    )
     assert saved.keys() == start.keys()
 
 
@@ -130,9 +147,11 @@ def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Pa
     generator = tree["pretrain"].pop("generator")
     detecting = {**tree["pretrain"], "difference": {"edits": ["delete"], "edits_of": "both"}}
     contrasting = {
-        "objective": "simcse", "augmentation": {"role": "negative", "edits": ["insert"]}, "generator": generator,
+        "objective": "simcse",
+        "augmentation": {"role": "negative", "edits": ["insert"]},
+        "generator": generator,
         "train": {**detecting["train"], "losses": over()},
-    }  # fmt: skip
+    }
     tree["pretrain"] = [detecting, contrasting]
     place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
@@ -141,14 +160,18 @@ def test_insertions_and_deletions_are_options(tree: dict[str, Any], tmp_path: Pa
 
 def test_masked_language_modelling_can_come_first(tree: dict[str, Any], tmp_path: Path) -> None:
     """From random weights: each phase goes on from the one before it, and each is measured."""
-    masked = {"bottleneck": {"task": "masked"}, "train": {**tiny.training(updates=2, batch=8), "losses": [
-        {"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
+    masked = {
+        "bottleneck": {"task": "masked"},
+        "train": {**tiny.training(updates=2, batch=8), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]},
+    }
     tree |= {"seeds": [1], "pretrain": [masked, tree["pretrain"]]}
     tree["retriever"] |= {"weights": "random"}
     place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
-    models = [place.artifact(name) / "model/model.safetensors" for name in ("start retriever", "pre-training 1",
-                                                                            "pre-training 2")]  # fmt: skip
+    models = [
+        place.artifact(name) / "model/model.safetensors"
+        for name in ("start retriever", "pre-training 1", "pre-training 2")
+    ]
     start, first, second = (load_file(path)["encoder.layer.0.attention.self.query.weight"] for path in models)
     pretrained = load_file(Path(tree["retriever"]["model"]) / "model.safetensors")
     assert not start.equal(pretrained["encoder.layer.0.attention.self.query.weight"])
@@ -192,18 +215,22 @@ def dpr(beir: Path, encoder: Path, generator: dict[str, Any]) -> dict[str, Any]:
     small = tiny.dpr(beir, encoder)
     losses = over("query discriminator", "document discriminator")
     return {
-        **small, "negatives": {"negatives": 0}, "difference": {}, "generator": generator,
+        **small,
+        "negatives": {"negatives": 0},
+        "difference": {},
+        "generator": generator,
         "train": {**tiny.training(updates=2, batch=8), "losses": losses},
-    }  # fmt: skip
+    }
 
 
 def test_dpr_with_diffcse_saves_a_retriever_without_its_discriminator(dpr: dict[str, Any], tmp_path: Path) -> None:
     place = tiny.place(tmp_path, dpr)
     assert place("run") == 0
     assert {key for key in lines(place.artifact("retriever"))[0] if key.endswith(")")} == {
-        "cross_entropy (batch)", "negative_log_likelihood (query discriminator)",
+        "cross_entropy (batch)",
+        "negative_log_likelihood (query discriminator)",
         "negative_log_likelihood (document discriminator)",
-    }  # fmt: skip
+    }
     saved, start = (
         load_file(place.artifact(name) / "model/model.safetensors") for name in ("retriever", "start retriever")
     )
@@ -319,12 +346,19 @@ def test_mistakes_of_dpr_with_diffcse(
     ],
 )
 def test_a_generator_that_does_not_fit_is_told_with_the_plan(
-    tree: dict[str, Any], tmp_path: Path, said: Said, kinds: tuple[str, str], reads: int, sizes: dict[str, int],
+    tree: dict[str, Any],
+    tmp_path: Path,
+    said: Said,
+    kinds: tuple[str, str],
+    reads: int,
+    sizes: dict[str, int],
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     """Not by the training after its own."""
-    retriever, generator = (toy.write_encoder(tmp_path / name / kind, kind, **(sizes if name == "g" else {}))
-                            for name, kind in zip("rg", kinds, strict=True))  # fmt: skip
+    retriever, generator = (
+        toy.write_encoder(tmp_path / name / kind, kind, **(sizes if name == "g" else {}))
+        for name, kind in zip("rg", kinds, strict=True)
+    )
     tree["retriever"] |= {"model": str(retriever), "document_tokens": reads}
     tree["pretrain"]["generator"]["model"]["model"] = str(generator)
     place = tiny.place(tmp_path / "place", tree)

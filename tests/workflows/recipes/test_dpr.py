@@ -74,18 +74,34 @@ def test_a_teachers_scores_that_the_source_gives_are_distilled_and_validated_on(
         for number in range(count):
             negatives = [toy.some_text(rng, 6) for _ in range(number % 4)]
             scores = rng.normal(size=1 + len(negatives)).tolist()
-            rows.append({"query": f"{split} {number} {toy.some_text(rng, 3)}", "pos": [toy.some_text(rng, 6)],
-                         "neg": negatives, "pos_scores": scores[:1], "neg_scores": scores[1:]})  # fmt: skip
+            rows.append(
+                {
+                    "query": f"{split} {number} {toy.some_text(rng, 3)}",
+                    "pos": [toy.some_text(rng, 6)],
+                    "neg": negatives,
+                    "pos_scores": scores[:1],
+                    "neg_scores": scores[1:],
+                }
+            )
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     loss = "components.losses.listwise.kl"
-    train = {**tiny.training(loss, updates=3, batch=4), "learning_rate": 0.01,
-             "validate_on_dev": {"every": 1, "measure": measure, "negatives": 2, "queries": 4}}  # fmt: skip
+    train = {
+        **tiny.training(loss, updates=3, batch=4),
+        "learning_rate": 0.01,
+        "validate_on_dev": {"every": 1, "measure": measure, "negatives": 2, "queries": 4},
+    }
     groups = {"train": "train.jsonl", "dev": "dev.jsonl"}
     place = tiny.place(
         tmp_path,
-        {**tree, "data": {"format": "flagembedding", "path": str(tmp_path), "groups": groups},
-         "negatives": {"negatives": 2, "given": "scores"}, "train": train, "second_stage": None, "k": 5},
-    )  # fmt: skip
+        {
+            **tree,
+            "data": {"format": "flagembedding", "path": str(tmp_path), "groups": groups},
+            "negatives": {"negatives": 2, "given": "scores"},
+            "train": train,
+            "second_stage": None,
+            "k": 5,
+        },
+    )
     assert place("run", "--until", "retriever") == 0
     made, dev = (pq.read_table(place.artifact(f"retriever {name}groups") / "groups.parquet") for name in ("", "dev "))
     assert set(pc.list_value_length(made["doc_ids"]).to_pylist()) == {2, 3}

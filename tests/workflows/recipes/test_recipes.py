@@ -82,9 +82,16 @@ def test_a_missing_key_is_named(tmp_path: Path, ar2: dict[str, Any]) -> None:
 
 def test_set_follows_paths_through_keys_and_lists(tmp_path: Path, ar2: dict[str, Any]) -> None:
     config = read(
-        tmp_path, ar2, "rounds=2", "retriever.game.train.losses.0.weight=0.5", "search.index=Flat", "seeds=[3, 4]",
-        "bm25.search.k1=1.2", "k=7", "k=8",
-    ).config  # fmt: skip
+        tmp_path,
+        ar2,
+        "rounds=2",
+        "retriever.game.train.losses.0.weight=0.5",
+        "search.index=Flat",
+        "seeds=[3, 4]",
+        "bm25.search.k1=1.2",
+        "k=7",
+        "k=8",
+    ).config
     assert config.rounds == 2
     assert config.retriever.game.train.losses[0].weight == 0.5
     assert config.search.index == "Flat"  # a key that the file does not have
@@ -157,10 +164,15 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("tokens.max_tokens=100", ["tokens"]),
         ("bm25.index.stemmer=none", ["bm25 index"]),
         ("bm25.search.b=0.5", ["bm25 ranking (test)", "bm25 ranking (dev)"]),
-        ("encode.precision=bf16",
-         [f"{label} {side}" for side in ("vectors", "queries (test)", "queries (dev)")
-          for label in ("start", "warm retriever", "retriever 1", "control in-batch 1", "control ance 1")]
-         + ["warm retriever queries (train)"]),
+        (
+            "encode.precision=bf16",
+            [
+                f"{label} {side}"
+                for side in ("vectors", "queries (test)", "queries (dev)")
+                for label in ("start", "warm retriever", "retriever 1", "control in-batch 1", "control ance 1")
+            ]
+            + ["warm retriever queries (train)"],
+        ),
         ("retriever.model.query_tokens=16", ["start retriever"]),
         ("ranker.model.seed=1", ["start ranker"]),
         ("retriever.warm.train.learning_rate=0.5", ["warm retriever"]),
@@ -168,14 +180,22 @@ def downstream(nodes: dict[str, Step], *labels: str) -> set[str]:
         ("retriever.game.mine.depth=9", ["retriever 1 groups"]),
         ("retriever.game.train.learning_rate=0.5", ["retriever 1", "control in-batch 1", "control ance 1"]),
         ("score.precision=bf16", ["judged 1"]),
-        ("rerank.depth=5",
-         [f"{system} ({split})" for split in ("test", "dev") for system in (
-             "warm ranker over warm retriever", "warm ranker over BM25 + warm retriever", "ranker over retriever 1",
-             "ranker over BM25 + retriever 1",
-         )]),
+        (
+            "rerank.depth=5",
+            [
+                f"{system} ({split})"
+                for split in ("test", "dev")
+                for system in (
+                    "warm ranker over warm retriever",
+                    "warm ranker over BM25 + warm retriever",
+                    "ranker over retriever 1",
+                    "ranker over BM25 + retriever 1",
+                )
+            ],
+        ),
         ("controls.ance=[{function: components.losses.listwise.cross_entropy, weight: 2.0}]", ["control ance 1"]),
     ],
-)  # fmt: skip
+)
 def test_a_number_moves_exactly_what_stands_on_it(
     tmp_path: Path, ar2: dict[str, Any], assignment: str, first: list[str]
 ) -> None:
@@ -187,13 +207,22 @@ def test_a_number_moves_exactly_what_stands_on_it(
 @pytest.mark.parametrize(
     "assignment",
     [
-        "retriever.model.model=models/other", "retriever.model.revision=v2", "retriever.model.layers=1",
-        "retriever.model.pooling=cls", "retriever.model.similarity=dot", "retriever.model.query_tokens=16",
-        "retriever.model.document_tokens=100", "retriever.model.projection=8",
-        "retriever.model.query_prompt=question", "retriever.model.document_prompt=text", "tokens.max_tokens=100",
-        "encode.precision=bf16", "retriever.warm.train.learning_rate=0.5", "data.on_bad=drop",
+        "retriever.model.model=models/other",
+        "retriever.model.revision=v2",
+        "retriever.model.layers=1",
+        "retriever.model.pooling=cls",
+        "retriever.model.similarity=dot",
+        "retriever.model.query_tokens=16",
+        "retriever.model.document_tokens=100",
+        "retriever.model.projection=8",
+        "retriever.model.query_prompt=question",
+        "retriever.model.document_prompt=text",
+        "tokens.max_tokens=100",
+        "encode.precision=bf16",
+        "retriever.warm.train.learning_rate=0.5",
+        "data.on_bad=drop",
     ],
-)  # fmt: skip
+)
 def test_what_moves_a_vector_moves_what_is_mined_with_it(tmp_path: Path, ar2: dict[str, Any], assignment: str) -> None:
     """No vector, ranking or negative of another model, length or precision is ever taken up."""
     before, after = (steps(read(tmp_path, ar2, *more)) for more in ([], [assignment]))
@@ -368,8 +397,9 @@ def test_the_last_rounds_systems_are_compared_with_those_before_the_game(tmp_pat
     assert all({"system": one, "baseline": other} in compared for one, other in pairs.items())
     fused = nodes["warm ranker over BM25 + warm retriever (test)"]
     assert (fused.inputs["ranker"], ranking_of(fused)) == (
-        nodes["warm ranker"], "BM25 + warm retriever, interpolated (test)"
-    )  # fmt: skip
+        nodes["warm ranker"],
+        "BM25 + warm retriever, interpolated (test)",
+    )
     without = read(tmp_path, ar2, "rounds=2", "other_rerankings=[]")
     assert not [one.name for one in without.outcome.systems if "ranker over BM25" in one.name]
     compared = steps(without)["results"].inputs["comparisons"]
@@ -423,9 +453,13 @@ def side_by_side(tmp_path: Path, ar2: dict[str, Any], **more: Any) -> dict[str, 
     tiny.write(paths["AR2"], ar2)
     tiny.write(paths["fewer"], {"base": "one.yaml", "retriever": {"game": {"mine": {"negatives": 1}}}})
     return {
-        "recipe": "compare", "experiments": {name: str(path) for name, path in paths.items()}, "baseline": "AR2",
-        "systems": ["retriever 1"], "other_systems": ["BM25", "warm retriever"], **more,
-    }  # fmt: skip
+        "recipe": "compare",
+        "experiments": {name: str(path) for name, path in paths.items()},
+        "baseline": "AR2",
+        "systems": ["retriever 1"],
+        "other_systems": ["BM25", "warm retriever"],
+        **more,
+    }
 
 
 def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[str, Any]) -> None:
@@ -459,14 +493,10 @@ def test_an_experiment_may_be_compared_with_another_than_the_baseline(tmp_path: 
     tree["experiments"]["again"] = str(tiny.write(tmp_path / "third.yaml", {"base": "other.yaml", "k": 19}))
     nodes = steps(read(tmp_path, {**tree, "against": {"again": "fewer"}}))
     compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
-    assert compared[:2] == [
-        ("fewer: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")
-    ]  # fmt: skip
+    assert compared[:2] == [("fewer: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")]
     nodes = steps(read(tmp_path, {**tree, "against": {"again": ["AR2", "fewer"]}}))
     compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
-    assert compared[1:3] == [
-        ("again: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")
-    ]  # fmt: skip
+    assert compared[1:3] == [("again: retriever 1", "AR2: retriever 1"), ("again: retriever 1", "fewer: retriever 1")]
 
 
 @pytest.mark.parametrize(
@@ -512,9 +542,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
     drawn = experiment.outcome.pictures[0]
     assert drawn in experiment.wanted
     assert (drawn.inputs["results"], drawn.inputs["axis"]) == (nodes["results"], "k")
-    assert drawn.inputs["curves"] == {
-        "AR2": {"AR2: retriever 1": 20, "k 18: retriever 1": 18, "k 19: retriever 1": 19}
-    }  # fmt: skip
+    assert drawn.inputs["curves"] == {"AR2": {"AR2: retriever 1": 20, "k 18: retriever 1": 18, "k 19: retriever 1": 19}}
     assert not read(tmp_path, {**tree, "curves": {}}).outcome.pictures
 
 

@@ -64,9 +64,12 @@ def test_the_correlation_is_that_of_the_stored_vectors(played: tiny.Place) -> No
     held = DocumentVectors(played.artifact("Pairs: retriever vectors"))
     vectors = dict(zip(ids, held[np.arange(len(ids))].astype(np.float64), strict=True))
     cosines = [
-        vectors[one["first"]] @ vectors[one["second"]]
-        / np.linalg.norm(vectors[one["first"]]) / np.linalg.norm(vectors[one["second"]]) for one in examples
-    ]  # fmt: skip
+        vectors[one["first"]]
+        @ vectors[one["second"]]
+        / np.linalg.norm(vectors[one["first"]])
+        / np.linalg.norm(vectors[one["second"]])
+        for one in examples
+    ]
     row = next(one for one in played.metrics()["rows"] if (one["measure"], one["collection"]) == ("Spearman", "Pairs"))
     expected = stats.spearmanr(np.round(cosines, 6), [one["score"] for one in examples]).statistic
     assert row["value"] == pytest.approx(expected)
@@ -91,9 +94,12 @@ def test_a_word_and_sameness_are_learned(played: tiny.Place) -> None:
 def test_tables_and_report(played: tiny.Place) -> None:
     lines = table(played.metrics()).splitlines()
     assert [line for line in lines if line and not line.startswith(" ")] == [
-        "Spearman", "Pearson", "accuracy",
-        "Pairs, positive pairs, test split: 8 queries", "Pairs dev, dev split: 10 queries",
-    ]  # fmt: skip
+        "Spearman",
+        "Pearson",
+        "accuracy",
+        "Pairs, positive pairs, test split: 8 queries",
+        "Pairs dev, dev split: 10 queries",
+    ]
     assert [line.split()[0] for line in lines[3:5]] == ["Pairs", "average"]
     page = (played.runs / "tiny/report.html").read_text()
     assert page.count("Cosines and people's ratings") == 2
@@ -178,8 +184,10 @@ def test_the_accuracy_that_penalties_are_chosen_by_is_measured(tmp_path: Path, t
 
 def test_alignment_and_uniformity_stand_beside_a_papers(tmp_path: Path, tree: dict[str, Any]) -> None:
     """As the report's section has them, in their own unit."""
-    columns = [{"measure": measure, "collection": "Pairs", "unit": "number", "values": {"retriever": value}}
-               for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items()]  # fmt: skip
+    columns = [
+        {"measure": measure, "collection": "Pairs", "unit": "number", "values": {"retriever": value}}
+        for measure, value in {"alignment": 0.177, "uniformity": -2.313}.items()
+    ]
     own = {key: value for key, value in tree.items() if key != "transfer"}
     expected = {"source": "Chuang et al. (2022), Table 2.11", "of": columns}
     place = tiny.place(tmp_path / "place", {**own, "expected": expected})

@@ -73,9 +73,11 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
     assert {row["system"] for row in rows} == {*UNTRAINED, *STAGES.values(), "retriever 1 without pre-training"}
     compared = [(one["system"], one["baseline"]) for one in place.metrics()["comparisons"]]
     for pair in (
-        ("distilled retriever", "retriever 2"), ("retriever 2", "retriever 1"),
-        ("ranker over retriever 2", "retriever 2"), ("retriever 1", "retriever 1 without pre-training"),
-    ):  # fmt: skip
+        ("distilled retriever", "retriever 2"),
+        ("retriever 2", "retriever 1"),
+        ("ranker over retriever 2", "retriever 2"),
+        ("retriever 1", "retriever 1 without pre-training"),
+    ):
         assert pair in compared
     done = {one["label"]: one["executed"] for one in place.metrics()["steps"]}
     assert not done["retriever 2"]

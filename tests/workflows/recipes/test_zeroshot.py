@@ -34,10 +34,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> dict[str, A
     data = {name: {"format": "beir", "path": str(path)} for name, path in places.items()}
     data["two"]["own_document"] = "leave out"
     return {
-        "recipe": "zeroshot", "k": 10, "encode": small["encode"], "retriever": small["retriever"],
+        "recipe": "zeroshot",
+        "k": 10,
+        "encode": small["encode"],
+        "retriever": small["retriever"],
         "collections": {"First": {"data": data["one"]}, "Second": {"data": data["two"]}},
         "analyse": {"map": 0},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +119,16 @@ def test_the_table_has_collections_for_rows(played: tiny.Place) -> None:
 
 def row(system: str, collection: str, value: float) -> dict[str, Any]:
     """A system's measure on a collection."""
-    return {"system": system, "round": None, "collection": collection, "split": "test", "seed": 1,
-            "measure": "RR", "value": value, "queries": 3}  # fmt: skip
+    return {
+        "system": system,
+        "round": None,
+        "collection": collection,
+        "split": "test",
+        "seed": 1,
+        "measure": "RR",
+        "value": value,
+        "queries": 3,
+    }
 
 
 def metrics_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,9 +169,12 @@ def test_the_parts_of_a_collection_count_once_in_the_average() -> None:
 
 def test_two_retrievers_are_compared_on_the_average(tmp_path: Path, tree: dict[str, Any]) -> None:
     """Each collection a part of one: the average is that whole's mean."""
-    tree = {**tree, "fusion": None, "analyse": None, "collections": {
-        name: {**asked, "part_of": "Both"} for name, asked in tree["collections"].items()
-    }}  # fmt: skip
+    tree = {
+        **tree,
+        "fusion": None,
+        "analyse": None,
+        "collections": {name: {**asked, "part_of": "Both"} for name, asked in tree["collections"].items()},
+    }
     files = {}
     for pooling in ("cls", "mean"):
         files[pooling] = str(tmp_path / f"{pooling}.yaml")
@@ -168,8 +182,11 @@ def test_two_retrievers_are_compared_on_the_average(tmp_path: Path, tree: dict[s
     told = {"recipe": "compare", "experiments": files, "baseline": "cls", "systems": ["retriever"]}
     place = tiny.place(tmp_path / "place", told)
     assert place("run") == 0
-    found = {(one["collection"], one["system"]): one["value"]
-             for one in place.metrics()["rows"] if one["measure"] == "nDCG@10"}  # fmt: skip
+    found = {
+        (one["collection"], one["system"]): one["value"]
+        for one in place.metrics()["rows"]
+        if one["measure"] == "nDCG@10"
+    }
     for system in ("cls: retriever", "mean: retriever"):
         mean = pytest.approx((found["First", system] + found["Second", system]) / 2)
         assert found["Both", system] == found["average", system] == mean

@@ -42,14 +42,26 @@ COSTS = {BM25: 0, START: 1, FUSION: 2}
     [
         (VALUES, [], COSTS, {FUSION: "to deploy", START: "", BM25: "cheapest"}),
         ({**VALUES, BM25: 0.4}, [], COSTS, {BM25: "to deploy", FUSION: "best of the others", START: ""}),
-        ({**VALUES, RETRIEVER: 0.4}, [RETRIEVER], {**COSTS, RETRIEVER: 1},
-         {RETRIEVER: "to deploy", FUSION: "best untrained", START: "", BM25: ""}),
-        ({**VALUES, RETRIEVER: 0.25}, [RETRIEVER], {**COSTS, RETRIEVER: 1},
-         {FUSION: "to deploy", RETRIEVER: "best trained", START: "", BM25: ""}),
-        ({**VALUES, RETRIEVER: 0.25}, [RETRIEVER], {},
-         {FUSION: "best untrained", RETRIEVER: "best trained", START: "", BM25: ""}),
+        (
+            {**VALUES, RETRIEVER: 0.4},
+            [RETRIEVER],
+            {**COSTS, RETRIEVER: 1},
+            {RETRIEVER: "to deploy", FUSION: "best untrained", START: "", BM25: ""},
+        ),
+        (
+            {**VALUES, RETRIEVER: 0.25},
+            [RETRIEVER],
+            {**COSTS, RETRIEVER: 1},
+            {FUSION: "to deploy", RETRIEVER: "best trained", START: "", BM25: ""},
+        ),
+        (
+            {**VALUES, RETRIEVER: 0.25},
+            [RETRIEVER],
+            {},
+            {FUSION: "best untrained", RETRIEVER: "best trained", START: "", BM25: ""},
+        ),
     ],
-)  # fmt: skip
+)
 def test_only_the_best_untrained_system_is_called_so(
     tmp_path: Path, values: dict[str, float], trained: list[str], costs: dict[str, int], called: dict[str, str]
 ) -> None:

@@ -106,8 +106,10 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     one, two = read_runs([first, second], place.runs, place.where)
     tables = [
         pq.read_table(run.store.path(of.metrics) / "per_query.parquet")
-        for run in (two, one) for of in run.experiment.outcome.systems if of.name == "retriever 1"
-    ]  # fmt: skip
+        for run in (two, one)
+        for of in run.experiment.outcome.systems
+        if of.name == "retriever 1"
+    ]
     entry = compare([tables[0]], [tables[1]], seed=0)[0]
     row = text.split('<th scope="row">retriever 1')[1].split("</tr>")[0]
     assert f'data-value="{entry["difference"]}"' in row

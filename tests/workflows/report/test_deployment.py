@@ -14,15 +14,32 @@ from sparring.workflows.report.deployment import sentences
 def verdict(*, trained: bool = True, against: dict[str, Any] | None = None, **other: Any) -> list[str]:
     """The sentences of a fusion that was chosen on dev, and of an untrained one beside it."""
     made: dict[str, Any] = {
-        "system": "fusion", "split": "test", "measure": "RR@10", "value": 0.947, "low": 0.92, "high": 1.01,
-        "queries": 157, "chosen_on": "the 89 queries of dev", "by": "dev",
+        "system": "fusion",
+        "split": "test",
+        "measure": "RR@10",
+        "value": 0.947,
+        "low": 0.92,
+        "high": 1.01,
+        "queries": 157,
+        "chosen_on": "the 89 queries of dev",
+        "by": "dev",
         "there": {"fusion": 0.98, "start fusion": 0.966},
-        "against": {"system": "fusion", "baseline": "start fusion", "difference": -0.006, "p": 0.38, "p_holm": 1.0,
-                    "test": THIS_TRAINING, **(against or {})},
+        "against": {
+            "system": "fusion",
+            "baseline": "start fusion",
+            "difference": -0.006,
+            "p": 0.38,
+            "p_holm": 1.0,
+            "test": THIS_TRAINING,
+            **(against or {}),
+        },
         "updates": [20, 1500],
-        "bm25": None, "judgements": 0, "milliseconds": 22.94, "bytes": {"models": 91_000_000, "indexes": 2**18},
+        "bm25": None,
+        "judgements": 0,
+        "milliseconds": 22.94,
+        "bytes": {"models": 91_000_000, "indexes": 2**18},
         **other,
-    }  # fmt: skip
+    }
     return sentences(made, anything_trained=trained)
 
 
@@ -45,11 +62,13 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
     ("against", "at", "says"),
     [
         (
-            {"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD}, 0,
+            {"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD},
+            0,
             "Deploy fusion. fusion has RR@10 .947 (95 % interval .920 to 1.000) on the 157 queries of test.",
         ),
         (
-            {"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD}, 2,
+            {"difference": 0.05, "p_holm": 0.01, "test": THE_METHOD},
+            2,
             "fusion is better than start fusion (the best untrained system, with .966 on dev): +.050 (p = .38, "
             "corrected .010, the method).",
         ),
@@ -57,16 +76,18 @@ def test_it_says_what_was_chosen_by_and_that_more_is_not_shown() -> None:
         ({"difference": -0.05, "p_holm": 0.01}, 2, "fusion is worse than start fusion (the best untrained system, "),
         ({"difference": -0.05, "p_holm": 0.01}, 3, 'To export start fusion, or search with it, add `--system "start'),
         (
-            {"system": "ranker", "difference": 0.05}, 2,
+            {"system": "ranker", "difference": 0.05},
+            2,
             "These trainings, of 20 to 1,500 updates, are not shown to pay. ranker against start fusion (the best "
             "untrained system, with .966 on dev): +.050 (p = .38, corrected 1.00, this training).",
         ),
         (
-            {"system": "ranker", "difference": 0.05, "p_holm": 0.01}, 2,
+            {"system": "ranker", "difference": 0.05, "p_holm": 0.01},
+            2,
             "ranker, which costs more, is better than start fusion (the best untrained system, with .966 on dev): +",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_follows_depends_on_the_difference(against: dict[str, Any], at: int, says: str) -> None:
     assert verdict(against=against)[at].startswith(says)
 

@@ -92,9 +92,14 @@ def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[Sys
         for seed in seeds:
             ranking = step(f"search {system}, seed {seed}", search, data=data, skill=skill, seed=seed)
             measured = step(
-                f"evaluate {system}, seed {seed}", evaluate, data=data, ranking=ranking, split="test",
-                measures=MEASURES, entropy=EntropyConfig() if "retriever" in system.split() else None,
-            )  # fmt: skip
+                f"evaluate {system}, seed {seed}",
+                evaluate,
+                data=data,
+                ranking=ranking,
+                split="test",
+                measures=MEASURES,
+                entropy=EntropyConfig() if "retriever" in system.split() else None,
+            )
             systems.append(System(system, number, "things", "test", seed, measured, data, ranking))
     pairs = [("retriever 2", "warm retriever"), ("control: in-batch", "warm retriever"), ("BM25", "retriever 2")]
     asked = [{"system": system, "baseline": baseline} for system, baseline in pairs]
@@ -111,9 +116,16 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
         execute(node, store, None, on_wait=print)
     executed = {node.fingerprint for node in graph(wanted)}
     metrics = report.write(
-        run, title="A game", wanted=wanted, results=last, systems=systems, store=store, executed=executed,
-        config={"recipe": "ar2", "rounds": 2}, note="The start model has seen <nothing> of `train`.",
-    )  # fmt: skip
+        run,
+        title="A game",
+        wanted=wanted,
+        results=last,
+        systems=systems,
+        store=store,
+        executed=executed,
+        config={"recipe": "ar2", "rounds": 2},
+        note="The start model has seen <nothing> of `train`.",
+    )
     return run, metrics, store
 
 
@@ -222,9 +234,16 @@ def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Stor
 
     def said(results: Step | None, systems: list[System], unmeasured: str = "") -> str:
         report.write(
-            tmp_path, title="A run", wanted=wanted, results=results, systems=systems, store=played[2], executed=(),
-            config={}, unmeasured=unmeasured,
-        )  # fmt: skip
+            tmp_path,
+            title="A run",
+            wanted=wanted,
+            results=results,
+            systems=systems,
+            store=played[2],
+            executed=(),
+            config={},
+            unmeasured=unmeasured,
+        )
         return Page((tmp_path / "report.html").read_text(encoding="utf-8")).text
 
     measured = "This page says how good each system is, measured on queries that none of them was trained on."
@@ -303,9 +322,15 @@ def test_steps_that_were_there_are_told_from_those_that_ran(
 ) -> None:
     wanted, last, systems = game()
     metrics = report.write(
-        tmp_path / "run", title="Again", wanted=wanted, results=last, systems=systems, store=played[2],
-        executed={last.fingerprint}, config={},
-    )  # fmt: skip
+        tmp_path / "run",
+        title="Again",
+        wanted=wanted,
+        results=last,
+        systems=systems,
+        store=played[2],
+        executed={last.fingerprint},
+        config={},
+    )
     assert [one["label"] for one in metrics["steps"] if one["executed"]] == ["results"]
 
 
@@ -314,9 +339,15 @@ def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     execute(graph(wanted)[0], store, None, on_wait=print)
     metrics = report.write(
-        tmp_path / "run", title="Early", wanted=wanted, results=last, systems=systems, store=store, executed=set(),
+        tmp_path / "run",
+        title="Early",
+        wanted=wanted,
+        results=last,
+        systems=systems,
+        store=store,
+        executed=set(),
         config={},
-    )  # fmt: skip
+    )
     assert metrics["rows"] == []
     assert [one["label"] for one in metrics["steps"]] == ["data"]
     assert table(metrics) == "No measures yet."
@@ -369,9 +400,15 @@ def test_examples_are_left_out_when_the_rankings_were_dropped(
         assert one.ranking is not None
         store.drop(one.ranking, ["ranking.parquet"])
     report.write(
-        tmp_path / "run", title="Clean", wanted=wanted, results=last, systems=systems, store=store, executed=[],
+        tmp_path / "run",
+        title="Clean",
+        wanted=wanted,
+        results=last,
+        systems=systems,
+        store=store,
+        executed=[],
         config={},
-    )  # fmt: skip
+    )
     text = (tmp_path / "run" / "report.html").read_text()
     assert "Queries won and lost" not in text
     said = Page(text).text

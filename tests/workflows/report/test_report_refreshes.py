@@ -42,13 +42,27 @@ def game(data: Path, tokens: Path) -> list[Step]:
     for number, lists in enumerate((BEFORE, AFTER)):
         ranking = step(f"retriever {number} (seed 1) ranking (train)", search, lists=lists, of=before)
         screened = step(
-            f"groups {number} (seed 1) screened", screen, data=tables, tokens=texts, ranking=ranking, split="train",
-            votes=None, vectors=None, config=ScreenConfig(),
-        )  # fmt: skip
+            f"groups {number} (seed 1) screened",
+            screen,
+            data=tables,
+            tokens=texts,
+            ranking=ranking,
+            split="train",
+            votes=None,
+            vectors=None,
+            config=ScreenConfig(),
+        )
         before = step(
-            f"groups {number} (seed 1)", mine, data=tables, tokens=texts, ranking=screened, split="train", groups=2,
-            seed=[1, number], config=MineConfig(negatives=1, depth=2),
-        )  # fmt: skip
+            f"groups {number} (seed 1)",
+            mine,
+            data=tables,
+            tokens=texts,
+            ranking=screened,
+            split="train",
+            groups=2,
+            seed=[1, number],
+            config=MineConfig(negatives=1, depth=2),
+        )
         groups.append(before)
     return groups
 

@@ -22,8 +22,10 @@ def ingest(out: Path, cluster: Any, *, source: str) -> None:
     for path in Path(source).glob("*.parquet"):
         shutil.copyfile(path, out / path.name)
     table = pq.read_table(out / "documents.parquet")
-    texts = ["<script>x</script>" if one == "d5" else text for one, text in zip(*(
-        table[name].to_pylist() for name in ("doc_id", "text")), strict=True)]  # fmt: skip
+    texts = [
+        "<script>x</script>" if one == "d5" else text
+        for one, text in zip(*(table[name].to_pylist() for name in ("doc_id", "text")), strict=True)
+    ]
     pq.write_table(table.set_column(2, "text", pa.array(texts)), out / "documents.parquet")
 
 
@@ -39,9 +41,16 @@ def search(out: Path, cluster: Any) -> None:
 def test_the_report_counts_reasons_and_shows_cases(tmp_path: Path, data: Path, tokens: Path) -> None:
     made = step("data", ingest, source=str(data))
     screened = step(
-        "retriever groups screened", screen, data=made, tokens=step("tokens", tokenize, source=str(tokens)),
-        ranking=step("ranking", search), split="train", votes=None, vectors=None, config=ScreenConfig(absolute=0.5),
-    )  # fmt: skip
+        "retriever groups screened",
+        screen,
+        data=made,
+        tokens=step("tokens", tokenize, source=str(tokens)),
+        ranking=step("ranking", search),
+        split="train",
+        votes=None,
+        vectors=None,
+        config=ScreenConfig(absolute=0.5),
+    )
     store = Store(tmp_path / "store")
     for node in graph([screened]):
         execute(node, store, toy.INLINE, on_wait=print)

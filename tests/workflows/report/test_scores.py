@@ -24,8 +24,18 @@ def store(tmp_path: Path) -> Store:
 def system(name: str, **options: Any) -> System:
     """A system that was measured by a step of its own."""
     metrics, data = (step(f"{name} {options} {of}", steps.write, text=f"{name} {options} {of}") for of in "md")
-    return System(**{"name": name, "round": None, "collection": "toy", "split": "test", "seed": 1, "metrics": metrics,
-                     "data": data, **options})  # fmt: skip
+    return System(
+        **{
+            "name": name,
+            "round": None,
+            "collection": "toy",
+            "split": "test",
+            "seed": 1,
+            "metrics": metrics,
+            "data": data,
+            **options,
+        }
+    )
 
 
 def finish(store: Store, node: Step, **measures: float) -> None:

@@ -8,9 +8,12 @@ from sparring.workflows.report.sections.steps import trainings
 from sparring.workflows.report.timeline import course, efficiency, longest_chain, where, work
 
 MODELS = {
-    "train": "training", "encode_documents": "encoding", "encode_queries": "encoding", "score_groups": "scoring",
+    "train": "training",
+    "encode_documents": "encoding",
+    "encode_queries": "encoding",
+    "score_groups": "scoring",
     "predict": "predicting",
-}  # fmt: skip
+}
 
 
 def test_work_is_the_most_telling_count() -> None:
@@ -24,11 +27,21 @@ def test_parts_add_up_to_the_whole() -> None:
         part: str, seconds: float, counted: tuple[str, int] | None, size: int, model: float = 0.0
     ) -> dict[str, Any]:
         time = {"compute": seconds - 0.5, "waiting": 0.5}
-        return {"part": part, "seconds": seconds, "work": counted, "bytes": size, "time": time,
-                "model_seconds": model, "roofline_seconds": model / 4}  # fmt: skip
+        return {
+            "part": part,
+            "seconds": seconds,
+            "work": counted,
+            "bytes": size,
+            "time": time,
+            "model_seconds": model,
+            "roofline_seconds": model / 4,
+        }
 
-    steps = [one("search", 2.0, ("queries", 10), 5), one("data", 1.0, None, 7),
-             one("search", 1.0, ("queries", 20), 5, model=2.0)]  # fmt: skip
+    steps = [
+        one("search", 2.0, ("queries", 10), 5),
+        one("data", 1.0, None, 7),
+        one("search", 1.0, ("queries", 20), 5, model=2.0),
+    ]
     rows = efficiency(steps)
     assert rows[0]["time"] == {"compute": 2.0, "files": 0.0, "start": 0.0, "waiting": 1.0}
     assert [row["of_floor"] for row in rows] == [0.25, None, 0.25]
@@ -40,13 +53,30 @@ def test_parts_add_up_to_the_whole() -> None:
 
 def test_the_speed_of_a_training_is_the_median_over_its_seeds() -> None:
     def one(label: str, seconds: float) -> tuple[str, dict[str, Any]]:
-        return label, {"updates": 100, "seconds_per_update": seconds, "rows_per_second": 16 / seconds, "workers": 1,
-                       "teacher_seconds_per_update": seconds / 2}  # fmt: skip
+        return label, {
+            "updates": 100,
+            "seconds_per_update": seconds,
+            "rows_per_second": 16 / seconds,
+            "workers": 1,
+            "teacher_seconds_per_update": seconds / 2,
+        }
 
-    found = trainings([one("n = 7: retriever 1 (seed 1)", 4.0), one("warm ranker", 1.0),
-                       one("n = 7: retriever 1 (seed 2)", 2.0), one("n = 7: retriever 1 (seed 3)", 16.0)])  # fmt: skip
-    assert found[0] == {"training": "n = 7: retriever 1", "seeds": 3, "updates": 100, "seconds_per_update": 4.0,
-                        "teacher_seconds_per_update": 2.0, "rows_per_second": 4.0}  # fmt: skip
+    found = trainings(
+        [
+            one("n = 7: retriever 1 (seed 1)", 4.0),
+            one("warm ranker", 1.0),
+            one("n = 7: retriever 1 (seed 2)", 2.0),
+            one("n = 7: retriever 1 (seed 3)", 16.0),
+        ]
+    )
+    assert found[0] == {
+        "training": "n = 7: retriever 1",
+        "seeds": 3,
+        "updates": 100,
+        "seconds_per_update": 4.0,
+        "teacher_seconds_per_update": 2.0,
+        "rows_per_second": 4.0,
+    }
     assert [(row["training"], row["seeds"]) for row in found] == [("n = 7: retriever 1", 3), ("warm ranker", 1)]
 
 
@@ -58,10 +88,12 @@ def test_the_course_leaves_out_times_in_which_nothing_was_under_way() -> None:
 
 def test_the_longest_chain_is_the_slowest_not_the_one_of_most_steps() -> None:
     steps = [
-        {"name": "a", "seconds": 1.0, "upstream": ["gone"]}, {"name": "b", "seconds": 2.0, "upstream": ["a"]},
-        {"name": "c", "seconds": 9.0, "upstream": []}, {"name": "d", "seconds": 1.0, "upstream": ["c", "b"]},
+        {"name": "a", "seconds": 1.0, "upstream": ["gone"]},
+        {"name": "b", "seconds": 2.0, "upstream": ["a"]},
+        {"name": "c", "seconds": 9.0, "upstream": []},
+        {"name": "d", "seconds": 1.0, "upstream": ["c", "b"]},
         {"name": "e", "seconds": 3.0, "upstream": ["b"]},
-    ]  # fmt: skip
+    ]
     assert longest_chain([{**step, "label": f"step {step['name']}"} for step in steps]) == (10.0, ["step c", "step d"])
     assert longest_chain([]) == (0.0, [])
 
@@ -70,9 +102,10 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
     steps = [
         spent("encode_documents", 0.0, 40.0, 24.0, compute=20.0, start=10.0),
         spent("encode_queries", 30.0, 20.0, 12.0, compute=10.0),
-        spent("mine", 40.0, files=5.0), spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
+        spent("mine", 40.0, files=5.0),
+        spent("train", 45.0, 40.0, 10.0, compute=40.0, waiting=5.0),
         {**spent("score_groups", 0.0, 999.0, 1.0, compute=999.0), "executed": False},
-    ]  # fmt: skip
+    ]
     assert where(steps, 100.0).splitlines() == [
         "time: 1 min 40 s: computing 70%, files 5%, starting 10%, waiting 5%, between steps 10%",
         "      slowest: a train 45 s, a encode_documents 30 s, a encode_queries 10 s",
@@ -90,9 +123,11 @@ def test_the_end_of_a_run_says_where_its_time_went() -> None:
 def test_of_steps_that_ran_at_once_the_end_of_a_run_names_the_longest_chain() -> None:
     """Shares stay shares: of what all steps took together, and of the time between them."""
     steps = [
-        spent("ingest", 0.0, files=10.0), spent("encode_documents", 10.0, compute=40.0, upstream=["ingest"]),
-        spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]), spent("results", 50.0, compute=10.0),
-    ]  # fmt: skip
+        spent("ingest", 0.0, files=10.0),
+        spent("encode_documents", 10.0, compute=40.0, upstream=["ingest"]),
+        spent("predict", 10.0, 20.0, 5.0, compute=30.0, upstream=["ingest"]),
+        spent("results", 50.0, compute=10.0),
+    ]
     assert where(steps, 70.0).splitlines() == [
         "time: 1 min 10 s: computing 80%, files 10%, starting 0%, waiting 0%, between steps 10%",
         "      steps ran at once and each counts whole, so these are shares of 1 min 40 s",
@@ -107,7 +142,14 @@ def spent(
 ) -> dict[str, Any]:
     """A step of a timeline that ran just now."""
     return {
-        "label": f"a {function}", "models": MODELS.get(function), "name": function, "upstream": upstream, "at": at,
-        "executed": True, "seconds": sum(time.values()), "time": dict.fromkeys(KINDS, 0.0) | time,
-        "model_seconds": model, "roofline_seconds": floor,
-    }  # fmt: skip
+        "label": f"a {function}",
+        "models": MODELS.get(function),
+        "name": function,
+        "upstream": upstream,
+        "at": at,
+        "executed": True,
+        "seconds": sum(time.values()),
+        "time": dict.fromkeys(KINDS, 0.0) | time,
+        "model_seconds": model,
+        "roofline_seconds": floor,
+    }

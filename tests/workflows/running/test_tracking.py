@@ -70,9 +70,12 @@ def test_each_line_of_a_trainings_log_is_sent_once(kept: Tracker, tmp_path: Path
     kept.send_training("retriever 1", out)
     kept.send_training("retriever 1", out)
     assert sent(kept)[2:] == [
-        ("retriever 1", {"loss/distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0,
-                         "updates_per_second": 5.0}, 20),
-    ]  # fmt: skip
+        (
+            "retriever 1",
+            {"loss/distillation": 1.0, "learning_rate": 5e-5, "gradient_norm": 1.0, "updates_per_second": 5.0},
+            20,
+        ),
+    ]
 
 
 def test_a_resumed_run_sends_only_what_is_new(kept: Tracker, tmp_path: Path) -> None:
@@ -155,10 +158,15 @@ def test_measures_are_sent_by_system_and_round(kept: Tracker) -> None:
     def row(system: str, number: int | None, measure: str, value: float) -> dict[str, Any]:
         return {"system": system, "round": number, "measure": measure, "value": value}
 
-    kept.send_measures([
-        row("BM25", None, "RR@10", 0.1), row("warm retriever", 0, "RR@10", 0.2), row("warm retriever", 0, "R@100", 0.5),
-        row("retriever 1", 1, "RR@10", 0.3), row("retriever 1", 1, "R@100", 0.6),
-    ])  # fmt: skip
+    kept.send_measures(
+        [
+            row("BM25", None, "RR@10", 0.1),
+            row("warm retriever", 0, "RR@10", 0.2),
+            row("warm retriever", 0, "R@100", 0.5),
+            row("retriever 1", 1, "RR@10", 0.3),
+            row("retriever 1", 1, "R@100", 0.6),
+        ]
+    )
     assert ("measures/BM25", {"RR@10": 0.1}, 0) in sent(kept)
     assert ("measures/retriever", {"RR@10": 0.2, "R@100": 0.5}, 0) in sent(kept)
     assert ("measures/retriever", {"RR@10": 0.3, "R@100": 0.6}, 1) in sent(kept)
@@ -241,8 +249,11 @@ def test_a_run_without_sinks_writes_no_files_for_them(beir: Path, encoder: Path,
     place = tiny.place(tmp_path, tiny.dpr(beir, encoder), track=[])
     assert place("run", "--until", "tokens") == 0
     assert {path.name for path in (place.runs / "tiny").iterdir() if not path.is_symlink()} == {
-        "config.yaml", "from.txt", "plan.txt", "estimate.json",
-    }  # fmt: skip
+        "config.yaml",
+        "from.txt",
+        "plan.txt",
+        "estimate.json",
+    }
 
 
 @pytest.mark.parametrize("kind", ["mlflow", "wandb"])

@@ -71,9 +71,15 @@ def test_the_view_of_one_step(
     assert said.endswith("\r\033[Jvectors: done\n" if live else "\nvectors: done\n")
 
 
-@pytest.mark.parametrize(("live", "width", "said"), [
-    (True, 16, "done (1:00 left)"), (True, 15, "done (1:00)"), (True, 2, "done"), (False, 2, "done (1:00 left)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("live", "width", "said"),
+    [
+        (True, 16, "done (1:00 left)"),
+        (True, 15, "done (1:00)"),
+        (True, 2, "done"),
+        (False, 2, "done (1:00 left)"),
+    ],
+)
 def test_a_narrow_terminal_gets_a_shorter_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], live: bool, width: int, said: str
 ) -> None:

@@ -120,8 +120,9 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     assert said.status == 200
     assert [result["query"] for result in said.json["results"]] == ["one", "four"]
     assert [[one["doc_id"] for one in result["documents"]] for result in said.json["results"]] == [
-        ["d03", "d04"], ["d04", "d05"],
-    ]  # fmt: skip
+        ["d03", "d04"],
+        ["d04", "d05"],
+    ]
     first = said.json["results"][0]["documents"][0]
     assert first == {"doc_id": "d03", "title": "title of d03", "text": "d03", "score": 1.0, "scores": {"dense": 1.0}}
     assert (said.json["system"], said.json["together"]) == ("near", 2)
@@ -190,7 +191,7 @@ def test_the_answer_is_what_the_schema_says(service: Made) -> None:
         ({"ids": ["d03", "no"]}, 404, "ids: no document is called 'no'; accepted: the id of a document"),
         ({"queries": ["x"], "system": "no"}, 404, "there is none called 'no'; accepted: near, words"),
     ],
-)  # fmt: skip
+)
 def test_a_question_beyond_the_limits(service: Made, question: Any, status: int, says: str) -> None:
     said = post(service.application, "/search", question)
     assert said.status == status
@@ -350,7 +351,7 @@ def test_marks_are_kept_and_given_as_qrels(service: Made, tmp_path: Path) -> Non
     assert get(service.application, "/marks").json == [
         {"query": "one", "doc_id": "d03", "relevant": True},
         {"query": "two  words", "doc_id": "d05", "relevant": False},
-    ]  # fmt: skip
+    ]
     qrels, queries = (get(service.application, f"/marks/{name}") for name in ("qrels", "queries"))
     assert "attachment" in qrels.headers["content-disposition"]
     ids = dict(line.split("\t")[::-1] for line in queries.body.decode().splitlines())

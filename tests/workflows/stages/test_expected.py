@@ -28,9 +28,14 @@ def mean(system: str, value: float, half: float | None = None, **more: Any) -> d
 
 @pytest.mark.parametrize(
     ("value", "half", "lies"),
-    [(0.40, 0.01, "within"), (0.385, 0.01, "above"), (0.42, 0.01, "below"), (0.40, None, "within"),
-     (0.41, None, "below")],
-)  # fmt: skip
+    [
+        (0.40, 0.01, "within"),
+        (0.385, 0.01, "above"),
+        (0.42, 0.01, "below"),
+        (0.40, None, "within"),
+        (0.41, None, "below"),
+    ],
+)
 def test_a_value_lies_within_the_interval_or_not(value: float, half: float | None, lies: str) -> None:
     asked = Expected(source="s", of=[{"measure": "RR@10", "values": {"a": 40.0}}])
     (row,) = asked.beside([mean("a", value, half), mean("a", 0.1, measure="R@100"), mean("b", 0.2)])["rows"]
@@ -64,27 +69,42 @@ def test_other_numbers_are_not_the_papers() -> None:
 
 def test_a_figure_has_no_values_and_says_so() -> None:
     assert Expected(source="s", unsaid="points in no table").beside([]) == {
-        "source": "s", "unsaid": "points in no table", "rows": []
-    }  # fmt: skip
+        "source": "s",
+        "unsaid": "points in no table",
+        "rows": [],
+    }
 
 
 def test_shares_and_collections_are_told_apart() -> None:
     asked = Expected(
-        source="s", unit="share", of=[{"measure": "RR@10", "collection": "c", "values": {"a": 0.4}},
-                                      {"measure": "RR@10", "collection": "d", "values": {"a": 0.5}}]
-    )  # fmt: skip
+        source="s",
+        unit="share",
+        of=[
+            {"measure": "RR@10", "collection": "c", "values": {"a": 0.4}},
+            {"measure": "RR@10", "collection": "d", "values": {"a": 0.5}},
+        ],
+    )
     c, d = asked.beside([mean("a", 0.3, 0.2)])["rows"]
     assert (c["expected"], c["lies"]) == (0.4, "within")
     assert (d["expected"], d["value"], d["lies"]) == (0.5, None, "not measured")
 
 
 def test_a_number_is_taken_as_it_is_and_one_query_is_not_the_mean() -> None:
-    asked = Expected(source="s", of=[{"measure": "GB of index", "unit": "number", "values": {"a": 27}},
-                                     {"measure": "RR@10", "query": "why?", "values": {"a": 50}}])  # fmt: skip
+    asked = Expected(
+        source="s",
+        of=[
+            {"measure": "GB of index", "unit": "number", "values": {"a": 27}},
+            {"measure": "RR@10", "query": "why?", "values": {"a": 50}},
+        ],
+    )
     size, one = asked.beside(
-        [mean("a", 27.2, measure="GB of index"), mean("a", 0.3), {**mean("a", 0.5), "query": "why?"},
-         {**mean("a", 1.0), "query": "how?"}]
-    )["rows"]  # fmt: skip
+        [
+            mean("a", 27.2, measure="GB of index"),
+            mean("a", 0.3),
+            {**mean("a", 0.5), "query": "why?"},
+            {**mean("a", 1.0), "query": "how?"},
+        ]
+    )["rows"]
     assert (size["expected"], size["value"], size["lies"]) == (27, 27.2, "below")
     assert (one["measure"], one["expected"], one["value"]) == ("RR@10 of 'why?'", 0.5, 0.5)
 
@@ -96,14 +116,20 @@ def test_an_index_and_single_queries_are_measured(beir: Path, encoder: Path, tmp
     split = place.metrics()["means"][0]["split"]
     queries = pq.read_table(place.artifact("data") / "queries.parquet", filters=[("split", "=", split)]).to_pylist()
     query = queries[0]
-    tables = [pq.read_table(place.artifact(f"retriever (seed {seed}) measures") / "per_query.parquet",
-                            filters=[("query_id", "=", query["query_id"]), ("measure", "=", "RR@10")])
-              for seed in (1, 2)]  # fmt: skip
+    tables = [
+        pq.read_table(
+            place.artifact(f"retriever (seed {seed}) measures") / "per_query.parquet",
+            filters=[("query_id", "=", query["query_id"]), ("measure", "=", "RR@10")],
+        )
+        for seed in (1, 2)
+    ]
     values = [table["value"][0].as_py() for table in tables]
     size = sum(path.stat().st_size for path in place.artifact("retriever (seed 1) vectors").glob("documents-*.npy"))
-    columns = [{"measure": "GB of index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
-               {"measure": "RR@10", "query": query["text"], "values": {"retriever": 50.0}},
-               {"measure": "RR@10", "query": "nobody asks this", "values": {"retriever": 50.0}}]  # fmt: skip
+    columns = [
+        {"measure": "GB of index", "unit": "number", "values": {"retriever": 1.0, "BM25": 1.0}},
+        {"measure": "RR@10", "query": query["text"], "values": {"retriever": 50.0}},
+        {"measure": "RR@10", "query": "nobody asks this", "values": {"retriever": 50.0}},
+    ]
     tiny.write(place.config, {**tiny.dpr(beir, encoder), "seeds": [1, 2], "expected": {**PAPER, "of": columns}})
     said()
     assert place("run") == 0
@@ -134,9 +160,12 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
     assert ["their", "own", "RR@10", "0.400", "-", "-", "not", "measured"] in lines
     rows = place.metrics()["expected"]["rows"]
     assert [(row["system"], row["lies"]) for row in rows] == [
-        ("BM25", "below"), ("start model", "above"), ("their own", "not measured"),
-        ("start model", "below"), ("BM25", "not measured"),  # whose entropy is not measured
-    ]  # fmt: skip
+        ("BM25", "below"),
+        ("start model", "above"),
+        ("their own", "not measured"),
+        ("start model", "below"),
+        ("BM25", "not measured"),  # whose entropy is not measured
+    ]
     measured = place.artifact("start model measures")
     assert rows[3]["value"] == pytest.approx(read_json(measured / "artifact.json")["summary"]["entropy"])
     assert rows[3]["expected"] == 0.01

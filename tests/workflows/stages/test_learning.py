@@ -36,30 +36,54 @@ def coder(**options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tree", "changes", "says"),
     [
-        (tiny.ar2(BEIR, ENCODER), ["retriever.warm.train.carry=all"],
-         "warm retriever: carry: all: 'start retriever' keeps no optimizer; accepted: weights, or a start from"),
-        (tiny.ar2(BEIR, ENCODER), ["ranker.warm.train.carry=all"],
-         "warm ranker: carry: all: 'start ranker' keeps no optimizer"),
-        (two_stages(schedule_updates=None), [],
-         "retriever, second stage: schedule_updates: 2 is less than the 6 updates of this training and those"),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            ["retriever.warm.train.carry=all"],
+            "warm retriever: carry: all: 'start retriever' keeps no optimizer; accepted: weights, or a start from",
+        ),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            ["ranker.warm.train.carry=all"],
+            "warm ranker: carry: all: 'start ranker' keeps no optimizer",
+        ),
+        (
+            two_stages(schedule_updates=None),
+            [],
+            "retriever, second stage: schedule_updates: 2 is less than the 6 updates of this training and those",
+        ),
         (two_stages(schedule_updates=5), [], "schedule_updates: 5 is less than the 6 updates"),
-        (two_stages(), [ADAFACTOR],
-         "carry: all: the optimizer of 'retriever' is of adafactor for the objective retriever, and this training's of "
-         "adamw for the objective retriever; accepted: weights, or the same for both"),
+        (
+            two_stages(),
+            [ADAFACTOR],
+            "carry: all: the optimizer of 'retriever' is of adafactor for the objective retriever, and this training's "
+            "of adamw for the objective retriever; accepted: weights, or the same for both",
+        ),
         (two_stages(), ["train.schedule_updates=null"], "carry: all: 'retriever' keeps no optimizer"),
         (coder(), [f"train.losses={TEACHER % ''}"], "CODER 1: losses: components.losses.listwise.distillation reads a"),
-        (tiny.ar2(BEIR, ENCODER), [f"retriever.game.train.losses={TEACHER % ', over: batch'}"],
-         "retriever 1: losses: components.losses.listwise.distillation reads a teacher's scores, and `over: batch` of "
-         "the objective retriever has none. Use `over: group`: a teacher has scored each query's own candidates."),
-        (tiny.dpr(BEIR, ENCODER), ["train.validate_on_dev={every: 1, split: train}"],
-         "validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as"),
-        (tiny.ar2(BEIR, ENCODER), ["evaluate.measures=[R@20, RR@10]", "gate={level: 1.0}"],
-         "gate: it is decided by R@20, the first of evaluate.measures, and that is the same in every order of the 10 "
-         "documents that are reranked; accepted: one such as RR@10 or nDCG@10 first"),
-        (tiny.ar2(BEIR, ENCODER), ["ranker.warm.screen={vote: {above: 0.5}}"],
-         "warm ranker groups: screen.vote: there is no ranker yet that could be asked"),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            [f"retriever.game.train.losses={TEACHER % ', over: batch'}"],
+            "retriever 1: losses: components.losses.listwise.distillation reads a teacher's scores, and `over: batch` "
+            "of the objective retriever has none. Use `over: group`: a teacher has scored each query's own candidates.",
+        ),
+        (
+            tiny.dpr(BEIR, ENCODER),
+            ["train.validate_on_dev={every: 1, split: train}"],
+            "validate_on_dev: split: 'train' is what is learnt from; accepted: another, such as",
+        ),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            ["evaluate.measures=[R@20, RR@10]", "gate={level: 1.0}"],
+            "gate: it is decided by R@20, the first of evaluate.measures, and that is the same in every order of the "
+            "10 documents that are reranked; accepted: one such as RR@10 or nDCG@10 first",
+        ),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            ["ranker.warm.screen={vote: {above: 0.5}}"],
+            "warm ranker groups: screen.vote: there is no ranker yet that could be asked",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_trained_is_told_before_anything_runs(
     tmp_path: Path, tree: dict[str, Any], changes: list[str], says: str
 ) -> None:
@@ -102,22 +126,37 @@ def own_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("tree", "change", "says"),
     [
-        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('taught')}",
-         f"retriever: losses: own_learning_losses.taught {NO_TEACHER}."),
-        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('taught', 'batch')}",
-         f"retriever: losses: own_learning_losses.taught {NO_TEACHER}."),
+        (
+            tiny.dpr(BEIR, ENCODER),
+            f"train.losses={own('taught')}",
+            f"retriever: losses: own_learning_losses.taught {NO_TEACHER}.",
+        ),
+        (
+            tiny.dpr(BEIR, ENCODER),
+            f"train.losses={own('taught', 'batch')}",
+            f"retriever: losses: own_learning_losses.taught {NO_TEACHER}.",
+        ),
         (coder(), f"train.losses={own('taught')}", f"CODER 1: losses: own_learning_losses.taught {NO_TEACHER}."),
-        (tiny.ar2(BEIR, ENCODER), f"ranker.warm.train.losses={own('taught')}",
-         f"warm ranker: losses: own_learning_losses.taught {NO_TEACHER}, or `over: passes`, whose teacher is the "
-         "second pass."),
-        (tiny.dpr(BEIR, ENCODER), f"train.losses={own('of_queries')}",
-         "retriever: losses: own_learning_losses.of_queries reads scores among queries or among documents, and `over: "
-         "group` of the objective retriever has none. Use `over: batch`."),
-        (tiny.ar2(BEIR, ENCODER), f"ranker.game.train.losses={own('of_queries')}",
-         "ranker 1: losses: own_learning_losses.of_queries reads scores among queries or among documents, and `over: "
-         "group` of the objective ranker has none. Use another loss."),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            f"ranker.warm.train.losses={own('taught')}",
+            f"warm ranker: losses: own_learning_losses.taught {NO_TEACHER}, or `over: passes`, whose teacher is the "
+            "second pass.",
+        ),
+        (
+            tiny.dpr(BEIR, ENCODER),
+            f"train.losses={own('of_queries')}",
+            "retriever: losses: own_learning_losses.of_queries reads scores among queries or among documents, and "
+            "`over: group` of the objective retriever has none. Use `over: batch`.",
+        ),
+        (
+            tiny.ar2(BEIR, ENCODER),
+            f"ranker.game.train.losses={own('of_queries')}",
+            "ranker 1: losses: own_learning_losses.of_queries reads scores among queries or among documents, and "
+            "`over: group` of the objective ranker has none. Use another loss.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_loss_whose_scores_no_step_makes_is_refused_with_the_plan(
     tmp_path: Path, tree: dict[str, Any], change: str, says: str
 ) -> None:
@@ -158,8 +197,11 @@ def test_what_goes_on_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
 
 def test_rounds_of_coder_carry_all_as_rounds_of_ar2_do(tmp_path: Path) -> None:
     made = read(tmp_path, coder(rounds=3, documents="learned"), "train.carry=all", "pictures=null")
-    trained = {node.label: node.inputs["config"] for node in graph(made.wanted) if node.label.startswith("CODER ")
-               and node.function.__name__ == "train"}  # fmt: skip
+    trained = {
+        node.label: node.inputs["config"]
+        for node in graph(made.wanted)
+        if node.label.startswith("CODER ") and node.function.__name__ == "train"
+    }
     assert [trained[f"CODER {i}"].carry for i in (1, 2, 3)] == ["weights", "all", "all"]
     assert {one.schedule_updates for one in trained.values()} == {3 * trained["CODER 1"].updates}
 
@@ -176,7 +218,10 @@ def test_rated_pairs_are_neither_measured_queries_nor_learnt_from(tmp_path: Path
     tree = {**tiny.dpr(BEIR, ENCODER), "evaluate": {"split": "dev", "select": None}}
     for split in ("train", "dev"):
         look = {"every": 1, "measure": "Spearman", "split": split}
-        pretrain = {"objective": "simcse", "rated": {"format": "tsv", "path": "{split}.tsv", "splits": [split]},
-                    "train": {**tiny.training(over="batch"), "validate_on_dev": look}}  # fmt: skip
+        pretrain = {
+            "objective": "simcse",
+            "rated": {"format": "tsv", "path": "{split}.tsv", "splits": [split]},
+            "train": {**tiny.training(over="batch"), "validate_on_dev": look},
+        }
         tree["retriever"] = {**tree["retriever"], "dropout": 0.1}
         assert "chose among the weights" not in read(tmp_path, {**tree, "pretrain": pretrain}).outcome.note

@@ -60,9 +60,11 @@ def test_experiments_that_one_builds_on_are_at_its_scale(tmp_path: Path) -> None
     tiny.write(Path(one), own(k=9, **{"train.updates": 2}))
     tiny.write(Path(two), {**own(k=9, **{"train.updates": 2}), "start_from": start})
     tree = {
-        "recipe": "compare", "baseline": "a", "systems": ["retriever"],
+        "recipe": "compare",
+        "baseline": "a",
+        "systems": ["retriever"],
         "experiments": {"a": one, "b": {"file": one, "sets": ["train.updates=4"]}, "c": two},
-    }  # fmt: skip
+    }
     small, whole = read(tmp_path, tree), read(tmp_path, tree, [])
 
     def updates(experiment: Experiment, name: str) -> list[int]:
@@ -79,9 +81,11 @@ def test_a_runs_folder_knows_its_scale(beir: Path, encoder: Path, tmp_path: Path
     tiny.write(tmp_path / "one.yaml", {**tiny.dpr(beir, encoder), "train": None, "small": {"k": 9}})
     experiment = {"file": str(tmp_path / "one.yaml"), "sets": ["seeds=[1, 2]"]}
     tree = {
-        "recipe": "compare", "baseline": "a", "systems": ["start model"],
+        "recipe": "compare",
+        "baseline": "a",
+        "systems": ["start model"],
         "experiments": {"a": str(tmp_path / "one.yaml"), "b": experiment},
-    }  # fmt: skip
+    }
     place = tiny.place(tmp_path / "place", tree)
     assert place("run", "--set", "scale=small") == 0
     (folder,) = place.runs.iterdir()

@@ -35,10 +35,15 @@ def test_every_system_is_a_candidate_of_its_kind() -> None:
     fusions = ["BM25 + start model, reciprocal", "BM25 + start model, interpolated"]
     assert [name for name, trained in found.items() if not trained] == ["BM25", "start model", *fusions]
     assert [name for name, trained in found.items() if trained] == [
-        "warm retriever", "warm ranker over warm retriever", "BM25 + warm retriever, interpolated",
-        "warm ranker over BM25 + warm retriever", "retriever 1", "ranker over retriever 1",
-        "BM25 + retriever 1, interpolated", "ranker over BM25 + retriever 1",
-    ]  # fmt: skip
+        "warm retriever",
+        "warm ranker over warm retriever",
+        "BM25 + warm retriever, interpolated",
+        "warm ranker over BM25 + warm retriever",
+        "retriever 1",
+        "ranker over retriever 1",
+        "BM25 + retriever 1, interpolated",
+        "ranker over BM25 + retriever 1",
+    ]
     controls = {"control: in-batch", "control: ance"}
     assert candidates("ar2/docstrings.yaml").keys() - {"retriever 2", "ranker over retriever 2"} > controls
 
@@ -47,8 +52,11 @@ def test_of_a_start_model_that_is_cut_the_whole_one_is_a_candidate() -> None:
     found = candidates("demo.yaml", "retriever.model.layers=3", "ranker.model.layers=3")
     fusions = ["BM25 + whole start model, reciprocal", "BM25 + whole start model, interpolated"]
     assert [name for name, trained in found.items() if not trained] == [
-        "BM25", "start model", "whole start model", *fusions
-    ]  # fmt: skip
+        "BM25",
+        "start model",
+        "whole start model",
+        *fusions,
+    ]
 
 
 @pytest.mark.parametrize("config", ["coder/docstrings.yaml", "coder/cranfield.yaml", "dpr/scifact.yaml"])
@@ -104,8 +112,16 @@ def test_the_sentence_has_the_values_on_the_queries_of_both() -> None:
     """A ranker over a sample of the queries, and its baseline's mean on that sample."""
 
     def row(system: str, value: float, queries: int) -> dict[str, Any]:
-        return {"system": system, "collection": "c", "split": "test", "seed": 1, "measure": "RR@10", "value": value,
-                "queries": queries, "round": None}  # fmt: skip
+        return {
+            "system": system,
+            "collection": "c",
+            "split": "test",
+            "seed": 1,
+            "measure": "RR@10",
+            "value": value,
+            "queries": queries,
+            "round": None,
+        }
 
     about = {"system": "ranker", "baseline": "BM25", "collection": "c", "split": "test", "seeds": [1]}
     metrics = {

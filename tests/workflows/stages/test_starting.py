@@ -98,8 +98,11 @@ def test_what_is_pre_trained_with_two_towers_has_two_where_it_goes_on(
 def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, beir: Path, encoder: Path) -> None:
     tree = {**tiny.dpr(beir, encoder)}
     tree["retriever"] = {**tree["retriever"], "pooling": "cls", "towers": "separate"}
-    masked = {"objective": "simlm", "bottleneck": {"task": "masked"}, "train": {
-        **training_over("encoder"), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]}}  # fmt: skip
+    masked = {
+        "objective": "simlm",
+        "bottleneck": {"task": "masked"},
+        "train": {**training_over("encoder"), "losses": [{"function": LIKELIHOOD, "over": "encoder"}]},
+    }
     pairs = {"objective": "ict", "train": training_over("batch")}
     made = {
         node.label: node for node in graph([built(tmp_path, {**tree, "pretrain": [masked, masked, pairs]}).results])
@@ -118,8 +121,10 @@ def test_phases_of_one_encoder_come_before_those_of_two_towers(tmp_path: Path, b
 def test_a_retriever_learns_from_crops_first(tmp_path: Path, beir: Path, encoder: Path) -> None:
     tree = tiny.dpr(beir, encoder)
     tree["pretrain"] = {
-        "objective": "ict", "cloze": {"pairs": "crops"}, "train": tiny.training(over="batch", updates=2, batch=8)
-    }  # fmt: skip
+        "objective": "ict",
+        "cloze": {"pairs": "crops"},
+        "train": tiny.training(over="batch", updates=2, batch=8),
+    }
     place = tiny.place(tmp_path / "place", tree)
     assert place("run") == 0
     assert {"pre-trained", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
@@ -129,8 +134,15 @@ def test_it_runs_over_another_collection(tmp_path: Path, beir: Path, encoder: Pa
     """Where the documents are pre-trained on is the other experiment's to say; here they are read in another way."""
     other = tiny.simlm(beir, encoder)
     tiny.write(simlm, {**other, "retriever_1": None, "data": {**other["data"], "on_bad": "drop"}})
-    place = tiny.place(tmp_path / "place", {**tiny.dpr(beir, encoder), "retriever": other["retriever"],
-                                            "negatives": {"negatives": 0}, "start_from": str(simlm)})  # fmt: skip
+    place = tiny.place(
+        tmp_path / "place",
+        {
+            **tiny.dpr(beir, encoder),
+            "retriever": other["retriever"],
+            "negatives": {"negatives": 0},
+            "start_from": str(simlm),
+        },
+    )
     assert place("run", "--until", "retriever") == 0
     assert {"simlm:-data", "data"} <= {link.partition("-")[2] for link in place.links()}
 

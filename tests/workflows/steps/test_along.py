@@ -23,12 +23,20 @@ def results(out: Path, cluster: Any) -> None:
     """Two seeds of three systems, and of one that stands on no line."""
     values = {"one": (0.1, 0.3), "six": (0.5, 0.5), "one, too": (0.4, 0.6), "BM25": (0.9, 0.9)}
     rows = [
-        {"system": system, "round": None, "collection": "toy", "split": "test", "seed": seed, "measure": measure,
-         "value": value / scale, "queries": 9}
+        {
+            "system": system,
+            "round": None,
+            "collection": "toy",
+            "split": "test",
+            "seed": seed,
+            "measure": measure,
+            "value": value / scale,
+            "queries": 9,
+        }
         for system, both in values.items()
         for seed, value in enumerate(both)
         for measure, scale in (("P@1", 1), ("RR", 2))
-    ]  # fmt: skip
+    ]
     write_json(out / "metrics.json", {"rows": rows, "comparisons": []})
 
 

@@ -56,8 +56,13 @@ def test_the_report_has_numbers_and_pictures(analysed: tiny.Place) -> None:
 
 
 def test_a_split_without_judged_queries_is_an_error(analysed: tiny.Place, tmp_path: Path) -> None:
-    labels = {"data": "data", "tokens": "tokens", "vectors": "start vectors", "queries": "start queries (test)",
-              "ranking": "start ranking (test)"}  # fmt: skip
+    labels = {
+        "data": "data",
+        "tokens": "tokens",
+        "vectors": "start vectors",
+        "queries": "start queries (test)",
+        "ranking": "start ranking (test)",
+    }
     artifacts = {name: analysed.artifact(label) for name, label in labels.items()}
     with pytest.raises(UserError, match="no two queries of the split 'nothing' have a relevant document and a ranking"):
         analyse(tmp_path, toy.INLINE, split="nothing", config=EmbeddingSpaceConfig(), **artifacts)

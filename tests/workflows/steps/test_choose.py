@@ -73,9 +73,16 @@ def test_groups_of_fewer_queries_are_drawn(chain: dict[str, Path], data: Path, t
     made = {}
     for name, queries, seed in (("all", None, 1), ("few", 5, 1), ("again", 5, 1), ("other", 5, 2), ("many", 1000, 1)):
         rank_groups(
-            place(tmp_path / name), toy.INLINE, data=data, ranks=chain["ranks"], split="train", max_rank=101,
-            queries=queries, candidates=None, seed=[seed],
-        )  # fmt: skip
+            place(tmp_path / name),
+            toy.INLINE,
+            data=data,
+            ranks=chain["ranks"],
+            split="train",
+            max_rank=101,
+            queries=queries,
+            candidates=None,
+            seed=[seed],
+        )
         made[name] = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
     assert made["few"] == made["again"] == [row for row in made["all"] if row in made["few"]]
     assert len(made["few"]) == 5
@@ -119,9 +126,16 @@ def test_the_question_is_a_candidate(chain: dict[str, Path], questioned: Path, d
     def chosen(name: str, scores: Path | None, number: int | None) -> set[int]:
         out = place(tmp_path / name)
         choose.choose(
-            out, toy.INLINE, data=data, expanded=questioned, ranking=chain["ranking"], scores=scores,
-            otherwise=chain["found"], split="test", number=number,
-        )  # fmt: skip
+            out,
+            toy.INLINE,
+            data=data,
+            expanded=questioned,
+            ranking=chain["ranking"],
+            scores=scores,
+            otherwise=chain["found"],
+            split="test",
+            number=number,
+        )
         return set(pq.read_table(out / choose.CHOICES)["number"].to_pylist())
 
     assert chosen("first", None, None) == {1}
@@ -164,9 +178,14 @@ def test_rankings_of_a_few_queries_at_a_time_are_those_of_all(
         pq.write_table(table, places[name] / "ranking.parquet", row_group_size=4)
     monkeypatch.setattr(choose, "QUERIES", at_a_time)
     choose._write(
-        places["out"], choices, data=places["data"], ranking=places["own"], otherwise=places["otherwise"], split="test",
+        places["out"],
+        choices,
+        data=places["data"],
+        ranking=places["own"],
+        otherwise=places["otherwise"],
+        split="test",
         fusion=fusion,
-    )  # fmt: skip
+    )
     of_test = otherwise.filter(pa.compute.not_equal(otherwise["query_id"], "q8"))
     found = read(places["out"] / "ranking.parquet", RANKING)
     assert found.to_pylist() == query_choice.as_ranking(choices, own, of_test, fusion).to_pylist()

@@ -47,14 +47,26 @@ def ranking(toys: Path, vectors: Path) -> Path:
 @pytest.fixture
 def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     def run(
-        name: str = "out", *, cluster: Cluster = toy.INLINE, split: str = "train", by: str | None = "dev",
-        data: Path = data, ranking: Path = ranking, **config: Any,
-    ) -> Path:  # fmt: skip
+        name: str = "out",
+        *,
+        cluster: Cluster = toy.INLINE,
+        split: str = "train",
+        by: str | None = "dev",
+        data: Path = data,
+        ranking: Path = ranking,
+        **config: Any,
+    ) -> Path:
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = chosen(  # type: ignore[attr-defined]
-            out, cluster, data=data, vectors=vectors, queries=[vectors], rankings=[ranking], split=split,
+            out,
+            cluster,
+            data=data,
+            vectors=vectors,
+            queries=[vectors],
+            rankings=[ranking],
+            split=split,
             config=ChooseConfig(**{**SMALL, **config, "split": by}),
-        )  # fmt: skip
+        )
         return out
 
     return run
@@ -68,9 +80,14 @@ def reranked(out: Path, data: Path, vectors: Path, ranking: Path, split: str, tr
     out.mkdir()
     numbers = {key: value for key, value in trial.items() if key not in ("value", "queries")}
     rerank_by_neighbours(
-        out, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking,
+        out,
+        toy.INLINE,
+        data=data,
+        vectors=vectors,
+        queries=vectors,
+        ranking=ranking,
         config=NeighboursRerankConfig(**numbers),
-    )  # fmt: skip
+    )
     return pq.read_table(out / "ranking.parquet", filters=[("query_id", "in", asked)])
 
 
@@ -98,9 +115,7 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
     wanted = reranked(tmp_path / "best", data, vectors, ranking, "train", highest)
     assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
     (applied := tmp_path / "applied").mkdir()  # as a later step does it
-    rerank_by_neighbours(
-        applied, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=out
-    )  # fmt: skip
+    rerank_by_neighbours(applied, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=out)
     whole = pq.read_table(applied / "ranking.parquet")
     own = whole.filter(pc.is_in(whole["query_id"], value_set=pc.unique(wanted["query_id"])))
     order = ["query_id", "doc_id", "rank"]
@@ -110,7 +125,7 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
 
 def test_where_neighbours_have_no_say_a_ranking_by_other_vectors_stays(
     choose: Any, ranking: Path, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     """As of shorter ones: the queries' and documents' here are whole."""
     table = pq.read_table(ranking / "ranking.parquet")
     places = np.arange(len(table)).reshape(-1, 12)[:, ::-1].reshape(-1)  # each query's last comes first

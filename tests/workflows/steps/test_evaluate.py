@@ -23,9 +23,11 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     judged = {
-        "query_id": ["q1", "q2", "q3", "q4", "q9"], "doc_id": ["a", "b", "c", "a", "a"],
-        "relevance": [1, 2, 1, 0, 1], "split": ["test", "test", "test", "test", "dev"],
-    }  # fmt: skip
+        "query_id": ["q1", "q2", "q3", "q4", "q9"],
+        "doc_id": ["a", "b", "c", "a", "a"],
+        "relevance": [1, 2, 1, 0, 1],
+        "split": ["test", "test", "test", "test", "dev"],
+    }
     pq.write_table(pa.table(judged, schema=QRELS), folder / "qrels.parquet")
     pq.write_table(documents("ab"), folder / "documents.parquet")
     return folder
@@ -41,9 +43,11 @@ def ranking(tmp_path: Path) -> Path:
     folder = tmp_path / "ranking"
     folder.mkdir()
     found = {
-        "query_id": ["q1", "q1", "q2", "q2", "q9"], "doc_id": ["a", "b", "a", "b", "b"],
-        "rank": [1, 2, 1, 2, 1], "score": [2.0, 1.0, 2.0, 1.0, 1.0],
-    }  # fmt: skip
+        "query_id": ["q1", "q1", "q2", "q2", "q9"],
+        "doc_id": ["a", "b", "a", "b", "b"],
+        "rank": [1, 2, 1, 2, 1],
+        "score": [2.0, 1.0, 2.0, 1.0, 1.0],
+    }
     pq.write_table(pa.table(found, schema=RANKING), folder / "ranking.parquet")
     return folder
 
@@ -53,8 +57,9 @@ def test_a_ranking_is_measured_on_the_queries_of_its_split(tmp_path: Path, data:
     summary = evaluate(tmp_path, None, **asked)
     assert summary == {
         "measures": {"RR@10": pytest.approx((1 + 0.5 + 0) / 3), "R@1": pytest.approx(1 / 3)},
-        "queries": 3, "without_results": 1,
-    }  # fmt: skip
+        "queries": 3,
+        "without_results": 1,
+    }
     table = pq.read_table(tmp_path / "per_query.parquet")
     assert table.schema.names == ["query_id", "measure", "value"]
     assert table["query_id"].to_pylist() == ["q1", "q2", "q3"] * 2
@@ -70,12 +75,14 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
     draw, queries = np.random.default_rng(0), [f"q{at}" for at in range(30)]
     judged = [
         {"query_id": query, "doc_id": f"d{document}", "relevance": int(draw.integers(0, 3)), "split": "test"}
-        for query in queries for document in draw.permutation(8)[:3]
-    ]  # fmt: skip
+        for query in queries
+        for document in draw.permutation(8)[:3]
+    ]
     found = [
         {"query_id": query, "doc_id": f"d{document}", "rank": rank, "score": 9.0 - rank, "hit": draw.random() < 0.3}
-        for query in draw.permutation(queries)[:26].tolist() for rank, document in enumerate(draw.permutation(8)[:5], 1)
-    ]  # fmt: skip
+        for query in draw.permutation(queries)[:26].tolist()
+        for rank, document in enumerate(draw.permutation(8)[:5], 1)
+    ]
     asked = [
         {"query_id": q, "text": q, "answers": [["a"], []][at % 2], "split": "test"} for at, q in enumerate(queries)
     ]
@@ -98,8 +105,9 @@ def test_a_ranking_in_pieces_is_measured_as_a_whole_one(
         entropy=EntropyConfig(documents=3),
     )
     whole = [
-        per_query(ranking, qrels, measures[:2]), answer_hits_per_query(ranking, queries[::2], measures[2:]),
-    ]  # fmt: skip
+        per_query(ranking, qrels, measures[:2]),
+        answer_hits_per_query(ranking, queries[::2], measures[2:]),
+    ]
     assert pq.read_table(tmp_path / "per_query.parquet") == pa.concat_tables(whole)
     measured = {row["query_id"] for table in whole for row in table.to_pylist()}
     ranked = {row["query_id"] for row in found}
@@ -179,9 +187,15 @@ def test_results_are_as_the_contract_has_them(tmp_path: Path) -> None:
     ]
     metrics = gathered(tmp_path, systems, [{"system": "retriever 1", "baseline": "BM25"}])
     assert metrics["rows"][1] == {
-        "system": "retriever 1", "round": 1, "collection": "c", "split": "test", "seed": 1, "measure": "RR@10",
-        "value": 0.75, "queries": 40,
-    }  # fmt: skip
+        "system": "retriever 1",
+        "round": 1,
+        "collection": "c",
+        "split": "test",
+        "seed": 1,
+        "measure": "RR@10",
+        "value": 0.75,
+        "queries": 40,
+    }
     assert [row["system"] for row in metrics["rows"]] == ["BM25", "retriever 1", "retriever 1"]
     assert metrics["comparisons"] == [
         {
@@ -202,9 +216,16 @@ def test_results_are_as_the_contract_has_them(tmp_path: Path) -> None:
     ]
     half = 1.96 * 0.25 / 40**0.5
     assert metrics["means"][0] == {
-        "system": "BM25", "collection": "c", "split": "test", "seeds": [1], "measure": "RR@10", "value": 0.25,
-        "low": pytest.approx(0.25 - half, abs=0.005), "high": pytest.approx(0.25 + half, abs=0.005), "queries": 40,
-    }  # fmt: skip
+        "system": "BM25",
+        "collection": "c",
+        "split": "test",
+        "seeds": [1],
+        "measure": "RR@10",
+        "value": 0.25,
+        "low": pytest.approx(0.25 - half, abs=0.005),
+        "high": pytest.approx(0.25 + half, abs=0.005),
+        "queries": 40,
+    }
     assert [(mean["system"], mean["seeds"]) for mean in metrics["means"]] == [("BM25", [1]), ("retriever 1", [1, 2])]
 
 
@@ -225,13 +246,17 @@ def test_a_comparison_goes_over_all_seeds_that_both_have(tmp_path: Path) -> None
     ("selection", "expected"),
     [
         ({}, [("new", "old"), ("new", "theirs")]),
-        ({"system": "new", "baseline": "BM25", "measure": "RR@10"},
-         [("new", "BM25"), ("new", "old"), ("new", "theirs")]),
-        ({"system": "new", "baseline": "BM25", "measure": "RR@10", "deploy": "BM25"},
-         [("new", "BM25"), ("new", "old"), ("BM25", "theirs"), ("new", "theirs")]),
+        (
+            {"system": "new", "baseline": "BM25", "measure": "RR@10"},
+            [("new", "BM25"), ("new", "old"), ("new", "theirs")],
+        ),
+        (
+            {"system": "new", "baseline": "BM25", "measure": "RR@10", "deploy": "BM25"},
+            [("new", "BM25"), ("new", "old"), ("BM25", "theirs"), ("new", "theirs")],
+        ),
         ({"system": None, "deploy": "old", "why": "x"}, [("new", "old"), ("old", "theirs"), ("new", "theirs")]),
     ],
-)  # fmt: skip
+)
 def test_others_rankings_are_compared_with_what_a_run_is_for(
     tmp_path: Path, selection: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
@@ -308,8 +333,9 @@ def answered(tmp_path: Path, data: Path) -> Path:
     hits = {("q1", 2), ("q5", 3)}
     found = [
         {"query_id": name, "doc_id": doc, "rank": rank, "score": 9.0 - rank, "hit": (name, rank) in hits}
-        for name in ("q1", "q2", "q5", "q9") for rank, doc in enumerate("abcd", 1)
-    ]  # fmt: skip
+        for name in ("q1", "q2", "q5", "q9")
+        for rank, doc in enumerate("abcd", 1)
+    ]
     pq.write_table(pa.Table.from_pylist(found, schema=ANSWERED), folder / "ranking.parquet")
     return folder
 
@@ -324,8 +350,11 @@ def test_answers_are_measured_on_the_queries_that_have_some(tmp_path: Path, data
         measures=["Answer@1", "answer@2", "Answer@100", "R@1"],
     )
     assert summary["measures"] == {
-        "R@1": pytest.approx(1 / 3), "Answer@1": 0, "Answer@2": pytest.approx(1 / 3), "Answer@100": pytest.approx(2 / 3)
-    }  # fmt: skip
+        "R@1": pytest.approx(1 / 3),
+        "Answer@1": 0,
+        "Answer@2": pytest.approx(1 / 3),
+        "Answer@100": pytest.approx(2 / 3),
+    }
 
 
 def test_a_split_without_answers(tmp_path: Path, data: Path, answered: Path) -> None:

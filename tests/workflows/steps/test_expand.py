@@ -35,8 +35,11 @@ def found(tmp_path: Path) -> Path:
 def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = by_relevance(tmp_path / "out", toy.INLINE, data, found, ["train", "test"])
     assert tiny.kept(tmp_path / "out").keys() == {
-        "expansions.parquet", "queries.parquet", "qrels.parquet", "documents.parquet"
-    }  # fmt: skip
+        "expansions.parquet",
+        "queries.parquet",
+        "qrels.parquet",
+        "documents.parquet",
+    }
     rows = check(pq.read_table(tmp_path / "out" / expansions.FILE), EXPANSIONS, what="out").to_pylist()
     texts = {
         row["doc_id"]: f"{row['title']} {row['text']}" for row in pq.read_table(data / "documents.parquet").to_pylist()
@@ -158,21 +161,32 @@ def test_all_expansions_in_a_row(chain: dict[str, Path], data: Path, tmp_path: P
     assert not each
 
 
-def test_what_was_chosen_is_asked_instead(chain: dict[str, Path], data: Path, tokens: Path, retriever: Path,
-                                           tmp_path: Path) -> None:  # fmt: skip
+def test_what_was_chosen_is_asked_instead(
+    chain: dict[str, Path], data: Path, tokens: Path, retriever: Path, tmp_path: Path
+) -> None:
     """A collection with other queries, whose documents' tokens are those that are there."""
     choices, out, made, whole = (place(tmp_path / name) for name in ("choices", "out", "made", "whole"))
     choose.choose(
-        choices, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=None,
-        otherwise=chain["found"], split="test", number=None,
-    )  # fmt: skip
+        choices,
+        toy.INLINE,
+        data=data,
+        expanded=chain["expanded"],
+        ranking=chain["ranking"],
+        scores=None,
+        otherwise=chain["found"],
+        split="test",
+        number=None,
+    )
     expand.chosen_queries(out, toy.INLINE, data=data, choices=choices, split="test")
     first = {
         row["query_id"]: row["text"] for row in pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()[::-1]
     }
     for row in pq.read_table(out / "queries.parquet").to_pylist():
-        text = next(one["text"] for one in pq.read_table(data / "queries.parquet").to_pylist()
-                    if one["query_id"] == row["query_id"])  # fmt: skip
+        text = next(
+            one["text"]
+            for one in pq.read_table(data / "queries.parquet").to_pylist()
+            if one["query_id"] == row["query_id"]
+        )
         assert row["text"] == f"{text} ? {first[row['query_id']]}"
     tokenize_queries(made, toy.INLINE, data=out, model=retriever, documents=tokens, config=TokenizeConfig())
     tokenize(whole, toy.INLINE, data=out, model=retriever, config=TokenizeConfig())

@@ -22,6 +22,12 @@ def test_a_split_without_a_relevant_document_decides_nothing(tmp_path: Path, rel
     write(tmp_path / "qrels.parquet", pa.Table.from_pylist(qrels, schema=QRELS), QRELS)
     with pytest.raises(UserError, match="'dev' has no query with a relevant document to decide by; hold some out"):
         gate(
-            tmp_path / "out", toy.INLINE, data=tmp_path, ranking=tmp_path, reranked=tmp_path, split="dev",
-            measure="RR@10", config=GateConfig(),
-        )  # fmt: skip
+            tmp_path / "out",
+            toy.INLINE,
+            data=tmp_path,
+            ranking=tmp_path,
+            reranked=tmp_path,
+            split="dev",
+            measure="RR@10",
+            config=GateConfig(),
+        )

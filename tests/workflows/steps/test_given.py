@@ -138,9 +138,12 @@ def test_what_the_collection_has_not_can_be_dropped(data: Path, tmp_path: Path, 
     assert note.startswith(f"The file has no results for {queries - 1} of the {queries} queries of test, ")
     assert note.endswith(" 3 of its 5 rows are of documents that the collection has not, and were dropped.")
     assert said == {
-        "queries": queries, "without_results": queries - 1, "of_other_splits": int(name == "a.run"),
-        "dropped_queries": 1, "dropped_documents": 3,
-    }  # fmt: skip
+        "queries": queries,
+        "without_results": queries - 1,
+        "of_other_splits": int(name == "a.run"),
+        "dropped_queries": 1,
+        "dropped_documents": 3,
+    }
 
 
 def test_a_file_of_other_documents_alone_is_refused(data: Path, tmp_path: Path) -> None:
@@ -210,8 +213,9 @@ def test_ids_of_a_ranking_are_read_in_the_collections_form(tmp_path: Path) -> No
     rank_from_file(out, toy.INLINE, data=data, split="test", k=10, config=RankingFile(path=str(path), ids="NFC"))
     rows = pq.read_table(out / "ranking.parquet").to_pylist()
     assert [(row["query_id"], row["doc_id"], row["rank"]) for row in rows] == [
-        ("q-caf\u00e9", "caf\u00e9-2", 1), ("q-caf\u00e9", "caf\u00e9-1", 2)
-    ]  # fmt: skip
+        ("q-caf\u00e9", "caf\u00e9-2", 1),
+        ("q-caf\u00e9", "caf\u00e9-1", 2),
+    ]
 
 
 def test_without_the_form_it_is_told(tmp_path: Path) -> None:
@@ -236,9 +240,10 @@ def test_the_collections_form_is_that_of_its_rankings_and_judgements(tmp_path: P
     """Those of other judgements too: rankings have ids in that form."""
     tree = tiny.dpr(Path("data/toy"), Path("models/toy"))
     tree["evaluate"] = {
-        **tree.get("evaluate", {}), "other_rankings": {"theirs": {"path": "x.run"}},
+        **tree.get("evaluate", {}),
+        "other_rankings": {"theirs": {"path": "x.run"}},
         "other_qrels": {"others": {"format": "beir", "path": "data/others"}},
-    }  # fmt: skip
+    }
     made = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
     ranked = [node for node in graph(made.wanted) if node.function is rank_from_file]
     assert ranked

@@ -170,11 +170,18 @@ def test_where_judgements_name_nothing_that_is_there_their_column_is_asked_for(
 ) -> None:
     (tmp_path / "articles.csv").write_text("doc_id,text\nkb1,one\nkb2,two\n")
     (tmp_path / "tickets.csv").write_text("id,nr,kb,text\nt1,1,kb1,one?\nt2,2,kb2,two?\n")
-    source = base.declared({
-        "format": "tables", "path": str(tmp_path), "documents": "articles.csv", "queries": "tickets.csv",
-        "qrels": "tickets.csv", "graded": False, "split": "train",
-        "columns": {"queries": {"query_id": "id"}, "qrels": columns},
-    })  # fmt: skip
+    source = base.declared(
+        {
+            "format": "tables",
+            "path": str(tmp_path),
+            "documents": "articles.csv",
+            "queries": "tickets.csv",
+            "qrels": "tickets.csv",
+            "graded": False,
+            "split": "train",
+            "columns": {"queries": {"query_id": "id"}, "qrels": columns},
+        }
+    )
     with pytest.raises(UserError) as caught:
         ingest(out, None, source=source)
     assert str(caught.value) == f"{tmp_path}/tickets.csv:2: {says}; mend it, or set data.on_bad: drop"
@@ -220,8 +227,9 @@ def test_a_dropped_document_takes_its_judgements_along(out: Path, collection: Co
         "document with neither title nor text": {"count": 1, "examples": ["d2"]},
         "judgement of a missing document": {"count": 1, "examples": ["d2"]},
     }
-    assert summary["note"] == ("on_bad: drop left out 2 records (1: document with neither title nor text; "
-                               "1: judgement of a missing document)")  # fmt: skip
+    assert summary["note"] == (
+        "on_bad: drop left out 2 records (1: document with neither title nor text; 1: judgement of a missing document)"
+    )
     assert ("q2", "d2") not in {(row["query_id"], row["doc_id"]) for row in rows(out, "qrels")}
 
 

@@ -92,9 +92,14 @@ def test_rankings_are_pyserinis_and_the_index_opens_there(collection, index, ran
     queries = pq.read_table(collection / "queries.parquet")
     asked = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     done = subprocess.run(
-        [sys.executable, "-c", PYSERINI, str(index / "index")], cwd=ROOT, input=json.dumps(asked),
-        env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PYSERINI, str(index / "index")],
+        cwd=ROOT,
+        input=json.dumps(asked),
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     rows = [list(row.values()) for row in ranking.to_pylist()]
     assert rows == json.loads(done.stdout.splitlines()[-1])
@@ -144,11 +149,14 @@ def test_goes_on_where_it_was(monkeypatch, collection, index, ranking, tmp_path)
     assert retrieved(tmp_path, INLINE, collection, index).to_pylist() == found
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    ({"k": 121}, r"^k: got 121 documents for a query; accepted: 1 to 120"),
-    ({"k": 0}, r"^k: got 0 documents"),
-    ({"splits": ["dev", "trian"]}, r"^splits: there are no queries in 'trian'; accepted: test, dev"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"k": 121}, r"^k: got 121 documents for a query; accepted: 1 to 120"),
+        ({"k": 0}, r"^k: got 0 documents"),
+        ({"splits": ["dev", "trian"]}, r"^splits: there are no queries in 'trian'; accepted: test, dev"),
+    ],
+)
 def test_mistakes_change_nothing(collection, index, tmp_path, options, says):
     wanted = {"splits": ["dev"], "k": 5, **options}
     with pytest.raises(UserError, match=says):
@@ -182,9 +190,15 @@ def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
     lucene_index(tmp_path / "index", INLINE, data=collection, config=VectorIndexConfig())
     rm3 = RM3Config(terms=3, documents=4, original=0.4)
     lucene_feedback(
-        tmp_path / "ranking", INLINE, data=collection, index=tmp_path / "index", splits=["dev", "test"], k=20,
-        config=BM25Config(), rm3=rm3,
-    )  # fmt: skip
+        tmp_path / "ranking",
+        INLINE,
+        data=collection,
+        index=tmp_path / "index",
+        splits=["dev", "test"],
+        k=20,
+        config=BM25Config(),
+        rm3=rm3,
+    )
     found = pq.read_table(tmp_path / "ranking" / "ranking.parquet")
     assert found.schema.equals(RANKING)
     assert found != ranking
@@ -194,9 +208,14 @@ def test_feedback_by_rm3_is_pyserinis(collection, ranking, tmp_path):
         "lucene.keep_ties", "searcher.set_rm3(fb_terms=3, fb_docs=4, original_query_weight=0.4)\nlucene.keep_ties"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "index" / "index")], cwd=ROOT, input=json.dumps(asked),
-        env={**os.environ, "OPENAI_API_KEY": "none"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", script, str(tmp_path / "index" / "index")],
+        cwd=ROOT,
+        input=json.dumps(asked),
+        env={**os.environ, "OPENAI_API_KEY": "none"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert [list(row.values()) for row in found.to_pylist()] == json.loads(done.stdout.splitlines()[-1])
 
@@ -221,9 +240,15 @@ def test_feedback_adds_words_of_other_letters(tmp_path):
     for kept in (True, False):
         out = tmp_path / f"ranking-{kept}"
         lucene_feedback(
-            out, INLINE, data=tmp_path, index=tmp_path / "index", splits=["test"], k=4, config=BM25Config(),
+            out,
+            INLINE,
+            data=tmp_path,
+            index=tmp_path / "index",
+            splits=["test"],
+            k=4,
+            config=BM25Config(),
             rm3=RM3Config(documents=2, filter_terms=kept),
-        )  # fmt: skip
+        )
         found[kept] = set(pq.read_table(out / "ranking.parquet")["doc_id"].to_pylist())
     assert found == {True: {"a", "b"}, False: {"a", "b", "c"}}
 

@@ -41,13 +41,26 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
     """Draws groups of the training queries; the rows."""
 
     def run(
-        ranking: Path | None, *, groups: int = 32, seed: Any = (1, "phase"), split: str = "train",
-        tokens: Path = tokens, data: Path = data, **config: Any,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        ranking: Path | None,
+        *,
+        groups: int = 32,
+        seed: Any = (1, "phase"),
+        split: str = "train",
+        tokens: Path = tokens,
+        data: Path = data,
+        **config: Any,
+    ) -> list[dict[str, Any]]:
         summary = mine(
-            tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split=split, groups=groups,
-            seed=list(seed), config=MineConfig(**config),
-        )  # fmt: skip
+            tmp_path,
+            toy.INLINE,
+            data=data,
+            tokens=tokens,
+            ranking=ranking,
+            split=split,
+            groups=groups,
+            seed=list(seed),
+            config=MineConfig(**config),
+        )
         table = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, what="groups")
         run.summary = summary  # type: ignore[attr-defined]
         return table.to_pylist()
@@ -316,9 +329,16 @@ def test_a_query_without_a_judgement_gets_the_first_document_that_bears_an_answe
     def rows(name: str, **config: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         (tmp_path / name).mkdir()
         summary = mine(
-            tmp_path / name, toy.INLINE, data=unjudged, tokens=tokens, ranking=answered, split="train", groups=16,
-            seed=[1], config=MineConfig(negatives=3, **config),
-        )  # fmt: skip
+            tmp_path / name,
+            toy.INLINE,
+            data=unjudged,
+            tokens=tokens,
+            ranking=answered,
+            split="train",
+            groups=16,
+            seed=[1],
+            config=MineConfig(negatives=3, **config),
+        )
         found = pq.read_table(tmp_path / name / "groups.parquet").to_pylist()
         return summary, {row["query_id"]: row for row in found}
 
@@ -420,11 +440,14 @@ def test_where_the_source_gives_too_few_it_is_said(drawn: Any, given: Any) -> No
     ("name", "says"),
     [
         ("many", r"returned 9 positions, 9 different; accepted: at most 3 different whole numbers from 0 to \d+, the"),
-        ("same", "returned 3 positions, 1 different"), ("mask", r"returned an array of bool, shape \(\d+,\)"),
-        ("below", "returned positions from -1 to 1"), ("beyond", "returned positions from 0 to 99"),
-        ("nothing", "returned an array of object"), ("floats", "returned an array of float64"),
+        ("same", "returned 3 positions, 1 different"),
+        ("mask", r"returned an array of bool, shape \(\d+,\)"),
+        ("below", "returned positions from -1 to 1"),
+        ("beyond", "returned positions from 0 to 99"),
+        ("nothing", "returned an array of object"),
+        ("floats", "returned an array of float64"),
     ],
-)  # fmt: skip
+)
 def test_what_a_sampler_returns_is_checked(drawn: Any, ranking: Path, own_samplers: str, name: str, says: str) -> None:
     with pytest.raises(UserError, match=f"{own_samplers}.{name} {says}"):
         drawn(ranking, negatives=3, draw={"function": f"{own_samplers}.{name}"})
@@ -438,9 +461,15 @@ def test_a_sampler_that_fails_is_named_with_its_line(drawn: Any, ranking: Path, 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("two", "takes scores, count; accepted: scores, count, rng, positive, and behind a `\\*` options with a default"),
-     ("bare", "temperature: no default"), ("five", "takes scores, count, rng, positive, a; accepted")],
-)  # fmt: skip
+    [
+        (
+            "two",
+            "takes scores, count; accepted: scores, count, rng, positive, and behind a `\\*` options with a default",
+        ),
+        ("bare", "temperature: no default"),
+        ("five", "takes scores, count, rng, positive, a; accepted"),
+    ],
+)
 def test_a_samplers_signature_is_checked(own_samplers: str, name: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         MineConfig(draw={"function": f"{own_samplers}.{name}"})

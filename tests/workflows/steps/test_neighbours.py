@@ -36,9 +36,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = [f"d{number}" for number in np.random.default_rng(0).permutation(DOCS)]
     documents = {"doc_id": ids, "title": [""] * DOCS, "text": ["text"] * DOCS}
     queries = {
-        "query_id": [f"q{i}" for i in range(ASKED)], "text": ["text"] * ASKED, "answers": [[]] * ASKED,
+        "query_id": [f"q{i}" for i in range(ASKED)],
+        "text": ["text"] * ASKED,
+        "answers": [[]] * ASKED,
         "split": [["dev", "test", "train"][i % 3] for i in range(ASKED)],
-    }  # fmt: skip
+    }
     pq.write_table(pa.table(documents, schema=DOCUMENTS), folder / "documents.parquet", row_group_size=40)
     pq.write_table(pa.table(queries, schema=QUERIES), folder / "queries.parquet")
     return folder
@@ -77,9 +79,14 @@ def reranked(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     ) -> list[dict[str, Any]]:
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = rerank_by_neighbours(  # type: ignore[attr-defined]
-            out, cluster, data=data, vectors=vectors, queries=vectors, ranking=over,
+            out,
+            cluster,
+            data=data,
+            vectors=vectors,
+            queries=vectors,
+            ranking=over,
             config=NeighboursRerankConfig(**{**CONFIG, **config}),
-        )  # fmt: skip
+        )
         assert tiny.kept(out).keys() == {"ranking.parquet"}
         return check(pq.read_table(out / "ranking.parquet"), RANKING, what="ranking").to_pylist()
 

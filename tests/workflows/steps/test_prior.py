@@ -82,8 +82,9 @@ def test_the_first_documents_are_in_the_order_of_the_sums_and_the_others_follow(
     table = read(tmp_path / "out" / "ranking.parquet", RANKING).to_pylist()
     for query in QUERIES[:5]:
         own = [row for row in table if row["query_id"] == query]
-        before = [row for row in read(world["reranked"] / "ranking.parquet", RANKING).to_pylist()
-                  if row["query_id"] == query]  # fmt: skip
+        before = [
+            row for row in read(world["reranked"] / "ranking.parquet", RANKING).to_pylist() if row["query_id"] == query
+        ]
         sums = {row["doc_id"]: summed(world, weights, query, row["doc_id"]) for row in before[:DEPTH]}
         expected = sorted(sums, key=lambda doc: -sums[doc]) + [row["doc_id"] for row in before[DEPTH:]]
         assert [row["doc_id"] for row in own] == expected
@@ -123,10 +124,15 @@ def test_groups_are_taught_the_sums(world: dict[str, Any], tmp_path: Path) -> No
     weights = fitted(world, tmp_path / "weights")
     own = score_of(world["reranked"])
     rows = [
-        {"query_id": q, "visit": v, "doc_ids": docs, "targets": [1.0] + [0.0] * (len(docs) - 1),
-         "teacher": [own[q, doc] for doc in docs]}
+        {
+            "query_id": q,
+            "visit": v,
+            "doc_ids": docs,
+            "targets": [1.0] + [0.0] * (len(docs) - 1),
+            "teacher": [own[q, doc] for doc in docs],
+        }
         for v, (q, docs) in enumerate([("q3", ["d1", "d2"]), ("q0", ["d0"]), ("q3", ["d3", "d1", "d0"])])
-    ]  # fmt: skip
+    ]
     groups = toy.write_groups(tmp_path / "groups", rows)
     (tmp_path / "out").mkdir()
     given = {"priors": world["priors"], "weights": tmp_path / "weights"}

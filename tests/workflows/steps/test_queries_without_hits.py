@@ -29,29 +29,92 @@ FOUND = {f"q{i}": [f"d{(5 * i + 11 * k) % 40}" for k in range(4 + i % 5)] for i 
 Place = dict[str, Path]
 
 STEPS: dict[str, tuple[str, str, Callable[..., Any], Callable[[Place], dict[str, Any]]]] = {
-    "answering": ("train", "ranking", answering, lambda at: {
-        "data": at["data"], "ranking": at["ranking"], "splits": ["train"], "config": AnswerConfig()}),
-    "screen": ("train", "ranking", screen, lambda at: {
-        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "train", "votes": at["ranking"],
-        "vectors": at["vectors"], "config": ScreenConfig(absolute=1.5, reciprocal=2, vote={"above": 0.5, "depth": 3})}),
-    "contexts": ("train", "groups", contexts, lambda at: {
-        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "train",
-        "config": ContextConfig(size=5)}),
-    "rerank": ("test", "ranking", rerank, lambda at: {
-        "data": at["data"], "tokens": at["tokens"], "ranking": at["ranking"], "split": "test", "ranker": at["ranker"],
-        "config": RerankConfig(precision="fp32", depth=3)}),
-    "neighbours": ("train", "ranking", rerank_by_neighbours, lambda at: {
-        "data": at["data"], "vectors": at["vectors"], "queries": at["vectors"], "ranking": at["ranking"],
-        "config": NeighboursRerankConfig(k=2, context=3)}),
-    "fuse": ("train", "ranking", fuse, lambda at: {
-        "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
-        "config": FusionConfig(how="reciprocal")}),
-    "interpolate": ("train", "ranking", fuse, lambda at: {
-        "data": at["data"], "rankings": [at["ranking"], at["ranking"]], "split": "train",
-        "config": FusionConfig(how="interpolate")}),
-    "evaluate": ("test", "per_query", evaluate, lambda at: {
-        "data": at["data"], "ranking": at["ranking"], "split": "test", "measures": ["RR@10", "nDCG@10"]}),
-}  # fmt: skip
+    "answering": (
+        "train",
+        "ranking",
+        answering,
+        lambda at: {"data": at["data"], "ranking": at["ranking"], "splits": ["train"], "config": AnswerConfig()},
+    ),
+    "screen": (
+        "train",
+        "ranking",
+        screen,
+        lambda at: {
+            "data": at["data"],
+            "tokens": at["tokens"],
+            "ranking": at["ranking"],
+            "split": "train",
+            "votes": at["ranking"],
+            "vectors": at["vectors"],
+            "config": ScreenConfig(absolute=1.5, reciprocal=2, vote={"above": 0.5, "depth": 3}),
+        },
+    ),
+    "contexts": (
+        "train",
+        "groups",
+        contexts,
+        lambda at: {
+            "data": at["data"],
+            "tokens": at["tokens"],
+            "ranking": at["ranking"],
+            "split": "train",
+            "config": ContextConfig(size=5),
+        },
+    ),
+    "rerank": (
+        "test",
+        "ranking",
+        rerank,
+        lambda at: {
+            "data": at["data"],
+            "tokens": at["tokens"],
+            "ranking": at["ranking"],
+            "split": "test",
+            "ranker": at["ranker"],
+            "config": RerankConfig(precision="fp32", depth=3),
+        },
+    ),
+    "neighbours": (
+        "train",
+        "ranking",
+        rerank_by_neighbours,
+        lambda at: {
+            "data": at["data"],
+            "vectors": at["vectors"],
+            "queries": at["vectors"],
+            "ranking": at["ranking"],
+            "config": NeighboursRerankConfig(k=2, context=3),
+        },
+    ),
+    "fuse": (
+        "train",
+        "ranking",
+        fuse,
+        lambda at: {
+            "data": at["data"],
+            "rankings": [at["ranking"], at["ranking"]],
+            "split": "train",
+            "config": FusionConfig(how="reciprocal"),
+        },
+    ),
+    "interpolate": (
+        "train",
+        "ranking",
+        fuse,
+        lambda at: {
+            "data": at["data"],
+            "rankings": [at["ranking"], at["ranking"]],
+            "split": "train",
+            "config": FusionConfig(how="interpolate"),
+        },
+    ),
+    "evaluate": (
+        "test",
+        "per_query",
+        evaluate,
+        lambda at: {"data": at["data"], "ranking": at["ranking"], "split": "test", "measures": ["RR@10", "nDCG@10"]},
+    ),
+}
 
 
 @pytest.fixture(scope="module")

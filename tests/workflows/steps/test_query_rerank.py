@@ -54,10 +54,15 @@ def test_predictions_are_what_the_model_says_of_the_papers_template(
     predicted = {row["doc_id"]: row["score"] for row in pq.read_table(out / query_rerank.PREDICTED).to_pylist()}
     model, tokenizer = CrossEncoder.load(ranker / "model").eval(), load_tokenizer(ranker / "model")
     asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
-           if row["rank"] == 1}  # fmt: skip
-    documents = {row["doc_id"]: f"{row['title']} {row['text']}".strip()
-                 for row in pq.read_table(data / "documents.parquet").to_pylist()}  # fmt: skip
+    top = {
+        row["query_id"]: row["doc_id"]
+        for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+        if row["rank"] == 1
+    }
+    documents = {
+        row["doc_id"]: f"{row['title']} {row['text']}".strip()
+        for row in pq.read_table(data / "documents.parquet").to_pylist()
+    }
     rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
     assert len(predicted) == len(rows)
     for row in [row for row in rows if row["query_id"] != "q4"][::7]:
@@ -98,15 +103,28 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
         groups, toy.INLINE, data=data, ranks=worst, split="train", max_rank=101, queries=None, candidates=None, seed=[1]
     )
     config = toy.train_config(
-        updates=60, batch=8, learning_rate=5e-3, schedule="noam", clip=None, log_every=20,
+        updates=60,
+        batch=8,
+        learning_rate=5e-3,
+        schedule="noam",
+        clip=None,
+        log_every=20,
         losses=[{"function": RANKING, "options": {"alpha": 0.1}}],
         validate_on_dev={"every": 10, "measure": "rank"},
-    )  # fmt: skip
+    )
     out = place(tmp_path / "out")
     summary = train(
-        out, toy.INLINE, objective="query_reranker", rows=groups, dev=groups, data=view, tokens=tokens, start=ranker,
-        seed=[1], config=config,
-    )  # fmt: skip
+        out,
+        toy.INLINE,
+        objective="query_reranker",
+        rows=groups,
+        dev=groups,
+        data=view,
+        tokens=tokens,
+        start=ranker,
+        seed=[1],
+        config=config,
+    )
     assert summary["peak_learning_rate"] == pytest.approx(5e-3)
     assert summary["noam_multiplier"] == pytest.approx(5e-3 * 6**0.5)
     looks = {line["update"]: line["dev rank"] for line in lines(out) if "dev rank" in line}
@@ -115,17 +133,29 @@ def test_a_trained_reranker_chooses_better_than_the_generator(
     assert losses[-1] < 0.7 * losses[0]
     predicted = place(tmp_path / "predicted")
     predict(
-        predicted, toy.INLINE, expanded=chain["expanded"], candidates=view, tokens=tokens, reranker=out,
+        predicted,
+        toy.INLINE,
+        expanded=chain["expanded"],
+        candidates=view,
+        tokens=tokens,
+        reranker=out,
         config=PredictConfig(precision="fp32"),
-    )  # fmt: skip
+    )
     ranks = {row["doc_id"]: row["rank"] or 101 for row in pq.read_table(worst / "ranks.parquet").to_pylist()}
     means = {}
     for name, scores in (("first", None), ("reranker", predicted), ("oracle", worst)):
         chosen = place(tmp_path / name)
         choose.choose(
-            chosen, toy.INLINE, data=data, expanded=chain["expanded"], ranking=chain["ranking"], scores=scores,
-            otherwise=chain["found"], split="train", number=None,
-        )  # fmt: skip
+            chosen,
+            toy.INLINE,
+            data=data,
+            expanded=chain["expanded"],
+            ranking=chain["ranking"],
+            scores=scores,
+            otherwise=chain["found"],
+            split="train",
+            number=None,
+        )
         choices = pq.read_table(chosen / choose.CHOICES)["doc_id"].to_pylist()
         means[name] = np.mean([ranks[one] for one in choices])
     assert means["oracle"] <= means["reranker"] < means["first"]
@@ -136,8 +166,11 @@ def _turned_round(chain: dict[str, Path], tmp_path: Path) -> Path:
     table = pq.read_table(chain["ranks"] / "ranks.parquet")
     numbers = [int(name.partition("#")[2]) for name in table["doc_id"].to_pylist()]
     out = place(tmp_path / "turned")
-    write(out / "ranks.parquet", table.set_column(2, "rank", pa.array([70 - 10 * n for n in numbers], pa.int32())),
-          ANSWER_RANKS)  # fmt: skip
+    write(
+        out / "ranks.parquet",
+        table.set_column(2, "rank", pa.array([70 - 10 * n for n in numbers], pa.int32())),
+        ANSWER_RANKS,
+    )
     return out
 
 
@@ -154,8 +187,11 @@ def test_the_public_codes_templates(
     reading = RerankerInputs(view, TokenStore(made, ranker / "model"), 24)
     tokenizer = load_tokenizer(ranker / "model")
     asked = {row["query_id"]: row["text"] for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    top = {row["query_id"]: row["doc_id"] for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
-           if row["rank"] == 1}  # fmt: skip
+    top = {
+        row["query_id"]: row["doc_id"]
+        for row in pq.read_table(chain["ranking"] / "ranking.parquet").to_pylist()
+        if row["rank"] == 1
+    }
     documents = {row["doc_id"]: row for row in pq.read_table(data / "documents.parquet").to_pylist()}
     rows = pq.read_table(chain["expanded"] / expansions.FILE).to_pylist()
     batch = reading.batch(np.arange(len(rows)))

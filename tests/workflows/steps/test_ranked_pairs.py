@@ -34,8 +34,11 @@ def pairs(out: Path, data: Path, ranking: Path, **options: Any) -> tuple[list[di
 def test_a_pass_has_each_of_the_first_documents_once(data: Path, ranking: Path, tmp_path: Path) -> None:
     """Relevant or not, a pair a group; the next pass has them in another order."""
     rows, summary = pairs(tmp_path / "out", data, ranking, groups=128 + 10)
-    relevant = {(row["query_id"], row["doc_id"]) for row in pq.read_table(data / "qrels.parquet").to_pylist()
-                if row["relevance"] > 0}  # fmt: skip
+    relevant = {
+        (row["query_id"], row["doc_id"])
+        for row in pq.read_table(data / "qrels.parquet").to_pylist()
+        if row["relevance"] > 0
+    }
     queries = [f"q{i}" for i in range(24) if i % 3]
     wanted = {(query, document) for query in queries for document in RANKED[query][:4]}
     for visit in (0, 1):
@@ -54,8 +57,10 @@ def test_a_document_that_bears_an_answer_is_a_positive(data: Path, ranking: Path
     asked = toy.with_answers(tmp_path / "data", data)
     (tmp_path / "answers").mkdir()
     answering(tmp_path / "answers", toy.INLINE, data=asked, ranking=ranking, splits=["train"], config=AnswerConfig())
-    hits = {(row["query_id"], row["doc_id"]): row["hit"]
-            for row in read(tmp_path / "answers" / "ranking.parquet", ANSWERED).to_pylist()}  # fmt: skip
+    hits = {
+        (row["query_id"], row["doc_id"]): row["hit"]
+        for row in read(tmp_path / "answers" / "ranking.parquet", ANSWERED).to_pylist()
+    }
     rows, _ = pairs(tmp_path / "out", asked, tmp_path / "answers", by_answer=True)
     assert Counter(row["targets"][0] for row in rows).keys() == {0.0, 1.0}
     assert all(row["targets"] == [float(hits[row["query_id"], row["doc_ids"][0]])] for row in rows)

@@ -60,8 +60,10 @@ def test_a_sample_is_drawn_from_the_queries_with_answers(places: dict[str, Path]
     """Others may be judged."""
     folder = tmp_path / "data"
     shutil.copytree(places["data"], folder)
-    asked = [{**row, "answers": row["answers"] if row["query_id"] == "q18" else []}
-             for row in pq.read_table(folder / "queries.parquet").to_pylist()]  # fmt: skip
+    asked = [
+        {**row, "answers": row["answers"] if row["query_id"] == "q18" else []}
+        for row in pq.read_table(folder / "queries.parquet").to_pylist()
+    ]
     write(folder / "queries.parquet", pa.Table.from_pylist(asked, schema=QUERIES), QUERIES)
     assert list(said(tmp_path / "out", toy.INLINE, {**places, "data": folder}, queries=1)) == ["q18"]
 
@@ -81,9 +83,15 @@ def test_an_interrupted_reader_answers_only_what_is_left(
 
 def test_groups_to_learn_from(places: dict[str, Path], tmp_path: Path) -> None:
     summary = reading_groups(
-        tmp_path, toy.INLINE, data=places["data"], ranking=places["ranking"], split="train", passages=4, visits=3,
+        tmp_path,
+        toy.INLINE,
+        data=places["data"],
+        ranking=places["ranking"],
+        split="train",
+        passages=4,
+        visits=3,
         seed=[1],
-    )  # fmt: skip
+    )
     groups = pq.read_table(tmp_path / "groups.parquet").to_pylist()
     answers = pq.read_table(tmp_path / "documents.parquet").to_pylist()
     asked = {row["query_id"]: row["answers"] for row in pq.read_table(places["data"] / "queries.parquet").to_pylist()}

@@ -52,9 +52,14 @@ def judged(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
         out = tmp_path / name
         out.mkdir(exist_ok=True)
         run.summary = score_groups(  # type: ignore[attr-defined]
-            out, cluster, data=data, tokens=tokens, groups=groups, ranker=ranker,
+            out,
+            cluster,
+            data=data,
+            tokens=tokens,
+            groups=groups,
+            ranker=ranker,
             config=ScoreConfig(**{"precision": "fp32", **config}),
-        )  # fmt: skip
+        )
         return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
 
     return run
@@ -148,9 +153,15 @@ def reranked(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
         run.summary = rerank(  # type: ignore[attr-defined]
-            out, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="test", ranker=ranker,
+            out,
+            toy.INLINE,
+            data=data,
+            tokens=tokens,
+            ranking=ranking,
+            split="test",
+            ranker=ranker,
             config=RerankConfig(**{"precision": "fp32", **config}),
-        )  # fmt: skip
+        )
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in check(pq.read_table(out / "ranking.parquet"), RANKING, what="ranking").to_pylist():
             rows.setdefault(row["query_id"], []).append(row)

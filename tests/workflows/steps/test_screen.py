@@ -35,14 +35,25 @@ def screened(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> Any:
     """The reasons of q1, q2 and q4, by id of the document."""
 
     def run(
-        place: str = "out", over: Path = ranking, votes: Path | None = None, vectors: Path | None = None,
-        tokens: Path = tokens, **config: Any,
-    ) -> dict[str, dict[str, str]]:  # fmt: skip
+        place: str = "out",
+        over: Path = ranking,
+        votes: Path | None = None,
+        vectors: Path | None = None,
+        tokens: Path = tokens,
+        **config: Any,
+    ) -> dict[str, dict[str, str]]:
         (tmp_path / place).mkdir()
         run.summary = screen(  # type: ignore[attr-defined]
-            tmp_path / place, toy.INLINE, data=data, tokens=tokens, ranking=over, split="train", votes=votes,
-            vectors=vectors, config=ScreenConfig(**config),
-        )  # fmt: skip
+            tmp_path / place,
+            toy.INLINE,
+            data=data,
+            tokens=tokens,
+            ranking=over,
+            split="train",
+            votes=votes,
+            vectors=vectors,
+            config=ScreenConfig(**config),
+        )
         found: dict[str, dict[str, str]] = {}
         for row in pq.read_table(tmp_path / place / "ranking.parquet").to_pylist():
             found.setdefault(row["query_id"], {})[row["doc_id"]] = row["reason"]
@@ -64,8 +75,12 @@ def test_judged_documents_and_copies_are_always_named(screened: Any) -> None:
     assert reasons(found, "q1") == ALWAYS
     assert reasons(found, "q2") == {"d2": "qrel"}
     assert screened.summary == {
-        "queries": 3, "before": 15, "after": 11, "removed": {"qrel": 2, "duplicate text": 2}, "without_positive": 1,
-    }  # fmt: skip
+        "queries": 3,
+        "before": 15,
+        "after": 11,
+        "removed": {"qrel": 2, "duplicate text": 2},
+        "without_positive": 1,
+    }
 
 
 def test_margins_are_taken_to_the_positive(screened: Any) -> None:
@@ -90,9 +105,16 @@ def test_a_querys_own_document_and_its_copies_are_no_negatives(tmp_path: Path, d
     out = tmp_path / "out"
     out.mkdir()
     screen(
-        out, toy.INLINE, data=own, tokens=tmp_path, ranking=ranking, split="train", votes=None, vectors=None,
+        out,
+        toy.INLINE,
+        data=own,
+        tokens=tmp_path,
+        ranking=ranking,
+        split="train",
+        votes=None,
+        vectors=None,
         config=ScreenConfig(),
-    )  # fmt: skip
+    )
     reasons = pq.read_table(out / "ranking.parquet")["reason"].to_pylist()
     assert reasons == ["own document", "own document", "", ""]
 
@@ -101,12 +123,15 @@ def test_what_answers_a_query_with_the_same_text_is_relevant(screened: Any, tmp_
     """Both q1's d1 and q2's d2 are relevant to both; d31 says what d1 says."""
     over = toy.write_ranking(tmp_path / "over", {"q1": ["d5", "d2", "d1"], "q2": ["d31", "d7", "d2"], "q4": ["d1"]})
     assert screened(over=over) == {
-        "q1": {"d5": "", "d2": "", "d1": "qrel"}, "q2": {"d31": "", "d7": "", "d2": "qrel"}, "q4": {"d1": ""},
-    }  # fmt: skip
-    assert screened("twins", over, tokens=twins) == {
-        "q1": {"d5": "", "d2": "qrel", "d1": "qrel"}, "q2": {"d31": "duplicate text", "d7": "", "d2": "qrel"},
+        "q1": {"d5": "", "d2": "", "d1": "qrel"},
+        "q2": {"d31": "", "d7": "", "d2": "qrel"},
         "q4": {"d1": ""},
-    }  # fmt: skip
+    }
+    assert screened("twins", over, tokens=twins) == {
+        "q1": {"d5": "", "d2": "qrel", "d1": "qrel"},
+        "q2": {"d31": "duplicate text", "d7": "", "d2": "qrel"},
+        "q4": {"d1": ""},
+    }
 
 
 def test_answers_are_a_reason(screened: Any, ranking: Path, tmp_path: Path) -> None:
@@ -126,9 +151,11 @@ def test_the_ranker_has_a_vote_as_deep_as_it_was_asked(screened: Any, tmp_path: 
     """Scores are logits: above ln 9 is above 9 in 10."""
     rows = [("q1", "d6", 2.3), ("q1", "d5", 2.1), ("q1", "d1", 5.0), ("q2", "d8", 9.0), ("q4", "d10", 9.0)]
     columns = {
-        "query_id": [row[0] for row in rows], "doc_id": [row[1] for row in rows],
-        "rank": pa.array(range(1, 6), pa.int32()), "score": pa.array([row[2] for row in rows], pa.float32()),
-    }  # fmt: skip
+        "query_id": [row[0] for row in rows],
+        "doc_id": [row[1] for row in rows],
+        "rank": pa.array(range(1, 6), pa.int32()),
+        "score": pa.array([row[2] for row in rows], pa.float32()),
+    }
     (tmp_path / "votes").mkdir()
     pq.write_table(pa.table(columns), tmp_path / "votes/ranking.parquet")
     found = screened(votes=tmp_path / "votes", vote={"above": 0.9, "depth": 3})
@@ -160,21 +187,35 @@ def test_some_cases_of_each_reason_are_kept_for_people(screened: Any, tmp_path: 
     assert [case["reason"] for case in cases] == ["qrel"] * 2 + ["duplicate text"] * 2 + ["margin"] * 3
     case = next(case for case in cases if case["reason"] == "margin" and case["query_id"] == "q1")
     assert case == {
-        "reason": "margin", "query_id": "q1", "doc_id": "d5", "rank": 1, "score": 99.0, "positive": "d1",
-        "positive_score": 98.0, "copy_of": None,
-    }  # fmt: skip
+        "reason": "margin",
+        "query_id": "q1",
+        "doc_id": "d5",
+        "rank": 1,
+        "score": 99.0,
+        "positive": "d1",
+        "positive_score": 98.0,
+        "copy_of": None,
+    }
     assert {case["doc_id"]: case["copy_of"] for case in cases if case["reason"] == "duplicate text"} == {
-        "d31": "d1", "d30": "d0"
-    }  # fmt: skip
+        "d31": "d1",
+        "d30": "d0",
+    }
 
 
 def test_what_passed_is_what_is_drawn(screened: Any, tmp_path: Path, data: Path, tokens: Path) -> None:
     screened(absolute=0.0)
     (tmp_path / "groups").mkdir()
     mine(
-        tmp_path / "groups", toy.INLINE, data=data, tokens=tokens, ranking=tmp_path / "out", split="train", groups=30,
-        seed=[1], config=MineConfig(negatives=2),
-    )  # fmt: skip
+        tmp_path / "groups",
+        toy.INLINE,
+        data=data,
+        tokens=tokens,
+        ranking=tmp_path / "out",
+        split="train",
+        groups=30,
+        seed=[1],
+        config=MineConfig(negatives=2),
+    )
     negatives: dict[str, set[str]] = {}
     for row in pq.read_table(tmp_path / "groups/groups.parquet").to_pylist():
         negatives.setdefault(row["query_id"], set()).update(row["doc_ids"][1:])

@@ -76,7 +76,7 @@ def sorted_whole(data, vectors):
 def ranked(out, cluster, data, vectors, *, config=None, index=None):
     summary = search(
         out, cluster, data=data, vectors=vectors, queries=vectors, k=K, config=config or SearchConfig(), index=index
-    )  # fmt: skip
+    )
     table = pq.read_table(out / "ranking.parquet")
     assert table.schema.equals(RANKING)
     return summary, [tuple(row.values()) for row in table.to_pylist()]
@@ -87,8 +87,10 @@ def test_equals_sorting_everything(data, vectors, tmp_path):
     assert rows == sorted_whole(data, vectors)
     queries = len(rows) // K
     assert {key: summary[key] for key in ("queries", "answered", "rows")} == {
-        "queries": queries, "answered": queries, "rows": queries * K,
-    }  # fmt: skip
+        "queries": queries,
+        "answered": queries,
+        "rows": queries * K,
+    }
     assert tiny.kept(tmp_path).keys() == {"ranking.parquet", "recall.json"}
 
 
@@ -201,10 +203,13 @@ def test_vectors_are_mapped_while_they_are_looked_at(vectors):
     assert [array for array in looked_at if array() is not None] == []
 
 
-@pytest.mark.parametrize(("options", "says"), [
-    ({"k": 501}, r"^k: got 501 documents .* accepted: 1 to 500"),
-    ({"k": 0}, r"^k: got 0 documents"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"k": 501}, r"^k: got 501 documents .* accepted: 1 to 500"),
+        ({"k": 0}, r"^k: got 0 documents"),
+    ],
+)
 def test_mistakes_change_nothing(data, vectors, tmp_path, options, says):
     with pytest.raises(UserError, match=says):
         search(tmp_path, INLINE, data=data, vectors=vectors, queries=vectors, config=SearchConfig(), **options)
@@ -224,9 +229,7 @@ def test_vectors_of_another_collection_are_refused(data, vectors, tmp_path):
     names = json.loads((other / "documents.json").read_text())
     (other / "documents.json").write_text(json.dumps(names[:-1]))
     with pytest.raises(ValueError, match="vectors of 400 documents, and the collection has 500"):
-        search(
-            tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig()
-        )  # fmt: skip
+        search(tmp_path / "out", INLINE, data=data, vectors=other, queries=other, k=5, config=SearchConfig())
 
 
 @pytest.mark.parametrize("factory", [None, "Flat"])
@@ -245,8 +248,14 @@ def test_a_querys_own_documents_are_left_out_and_no_query_loses_a_place(data, tm
         out = tmp_path / str(number)
         out.mkdir()
         search(
-            out, INLINE, data=folder, vectors=vectors, queries=vectors, k=k, config=SearchConfig(index=factory),
+            out,
+            INLINE,
+            data=folder,
+            vectors=vectors,
+            queries=vectors,
+            k=k,
+            config=SearchConfig(index=factory),
             index=index,
-        )  # fmt: skip
+        )
         rankings.append(pq.read_table(out / "ranking.parquet").to_pylist())
     assert toy.without_own(rankings[0], own, K) == rankings[1]

@@ -36,13 +36,18 @@ def selected(place: Path, data: Path, systems: list[dict[str, Any]], split: str 
 
 
 def test_the_planted_winners_are_selected_by_the_mean_over_seeds(tmp_path: Path, data: Path) -> None:
-    made = selected(tmp_path, data, [
-        entry(tmp_path, "BM25", [1, 2, 2, 2], trained=False),
-        entry(tmp_path, "fusion", [1, 1, 2, 2], trained=False),
-        entry(tmp_path, "lucky", [1, 1, 1, 1], trained=True), entry(tmp_path, "steady", [1, 1, 1, 2], trained=True),
-        entry(tmp_path, "lucky", [2, 2, 2, 2], trained=True, seed=2),
-        entry(tmp_path, "steady", [1, 1, 2, 1], trained=True, seed=2),
-    ])  # fmt: skip
+    made = selected(
+        tmp_path,
+        data,
+        [
+            entry(tmp_path, "BM25", [1, 2, 2, 2], trained=False),
+            entry(tmp_path, "fusion", [1, 1, 2, 2], trained=False),
+            entry(tmp_path, "lucky", [1, 1, 1, 1], trained=True),
+            entry(tmp_path, "steady", [1, 1, 1, 2], trained=True),
+            entry(tmp_path, "lucky", [2, 2, 2, 2], trained=True, seed=2),
+            entry(tmp_path, "steady", [1, 1, 2, 1], trained=True, seed=2),
+        ],
+    )
     assert (made["system"], made["baseline"], made["why"], made["queries"]) == ("steady", "fusion", "", 4)
     values = {one["system"]: one["value"] for one in made["candidates"]}
     assert values == {"BM25": 0.625, "fusion": 0.75, "lucky": 0.75, "steady": 0.875}
@@ -66,11 +71,15 @@ def test_all_are_measured_on_the_queries_that_all_have(tmp_path: Path, data: Pat
     (asked,) = judged_queries(data, "dev", 1).to_pylist()
     assert [asked] == measured_queries(data, "dev", 1)
     ranks = [1 if query == asked else 0 for query in DEV]
-    made = selected(tmp_path, data, [
-        entry(tmp_path, "BM25", [3, 3, 3, 3], trained=False),
-        entry(tmp_path, "ranker", ranks, trained=True, queries=1),
-        entry(tmp_path, "retriever", [2, 2, 2, 2], trained=True),
-    ])  # fmt: skip
+    made = selected(
+        tmp_path,
+        data,
+        [
+            entry(tmp_path, "BM25", [3, 3, 3, 3], trained=False),
+            entry(tmp_path, "ranker", ranks, trained=True, queries=1),
+            entry(tmp_path, "retriever", [2, 2, 2, 2], trained=True),
+        ],
+    )
     assert made["queries"] == 1
     assert made["system"] == "ranker"
     assert [one["standard_error"] for one in made["candidates"]] == [None] * 3

@@ -56,8 +56,16 @@ def shrunk(places, out, dimensions, kind, cluster=INLINE):
 
 def found(places, out, vectors, *, k=K, cluster=INLINE, index=None, config=None):
     out.mkdir()
-    search(out, cluster, data=places / "data", vectors=vectors, queries=places / "vectors", k=k, index=index,
-           config=config or SearchConfig())  # fmt: skip
+    search(
+        out,
+        cluster,
+        data=places / "data",
+        vectors=vectors,
+        queries=places / "vectors",
+        k=k,
+        index=index,
+        config=config or SearchConfig(),
+    )
     return out
 
 
@@ -112,8 +120,9 @@ def test_what_is_searched_is_what_a_loop_finds(places, tmp_path, dimensions, kin
     # Alike documents have the same score, and are in order of id.
     assert all(
         a["doc_id"] < b["doc_id"]
-        for a, b in itertools.pairwise(rows) if (a["query_id"], a["score"]) == (b["query_id"], b["score"])
-    )  # fmt: skip
+        for a, b in itertools.pairwise(rows)
+        if (a["query_id"], a["score"]) == (b["query_id"], b["score"])
+    )
 
 
 @pytest.mark.parametrize("by", ["encoded", "int8", "binary"])
@@ -140,13 +149,29 @@ def test_candidates_are_rescored_as_a_loop_does(places, tmp_path, by):
 def test_all_documents_are_candidates_where_more_are_asked_for(places, tmp_path):
     for name, times in (("some", 2), ("all", 1_000)):
         (tmp_path / name).mkdir()
-        candidates(tmp_path / name, INLINE, data=places / "data", vectors=places / "vectors",
-                   queries=places / "vectors", k=K, times=times, config=SearchConfig())  # fmt: skip
+        candidates(
+            tmp_path / name,
+            INLINE,
+            data=places / "data",
+            vectors=places / "vectors",
+            queries=places / "vectors",
+            k=K,
+            times=times,
+            config=SearchConfig(),
+        )
     assert len(table(tmp_path / "some")) == ASKED * 2 * K
     assert len(table(tmp_path / "all")) == ASKED * DOCS
     with pytest.raises(UserError, match=f"k: got {DOCS + 1} documents for a query; accepted: 1 to {DOCS}"):
-        candidates(tmp_path / "all", INLINE, data=places / "data", vectors=places / "vectors",
-                   queries=places / "vectors", k=DOCS + 1, times=2, config=SearchConfig())  # fmt: skip
+        candidates(
+            tmp_path / "all",
+            INLINE,
+            data=places / "data",
+            vectors=places / "vectors",
+            queries=places / "vectors",
+            k=DOCS + 1,
+            times=2,
+            config=SearchConfig(),
+        )
 
 
 def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
@@ -202,10 +227,12 @@ def test_mistakes_are_named(options, says):
 
 def test_what_is_possible_and_what_stays_as_it_was():
     for options in (
-        {"dimensions": 96, "rescore": 2}, {"vectors": "binary", "rescore": 4, "rescore_by": "binary"},
-        {"index": "PQ48", "rescore": 4}, {"vectors": "int8", "rescore": 2}, {"index": "PQ48", "rescore": 2,
-        "rescore_by": "int8"},
-    ):  # fmt: skip
+        {"dimensions": 96, "rescore": 2},
+        {"vectors": "binary", "rescore": 4, "rescore_by": "binary"},
+        {"index": "PQ48", "rescore": 4},
+        {"vectors": "int8", "rescore": 2},
+        {"index": "PQ48", "rescore": 2, "rescore_by": "int8"},
+    ):
         parse(SearchConfig, options, where="test")
     added = {"dimensions", "vectors", "rescore", "rescore_by"}
     assert not added & SearchConfig().model_dump().keys()

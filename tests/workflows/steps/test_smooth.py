@@ -91,8 +91,11 @@ def test_each_group_gets_its_labels_as_alone_and_nothing_else_changes(
     for row, before in zip(found, ROWS, strict=True):
         assert row["targets"] == pytest.approx(alone(vectors, before, labels=labels), abs=1e-5)
         assert (row["query_id"], row["visit"], row["doc_ids"], row["teacher"]) == (
-            before["query_id"], before.get("visit", 0), before["doc_ids"], before.get("teacher"),
-        )  # fmt: skip
+            before["query_id"],
+            before.get("visit", 0),
+            before["doc_ids"],
+            before.get("teacher"),
+        )
     assert found[3]["targets"] == [0.0] * 3
     assert found[2]["targets"] == [1.0]
     assert found[1]["targets"][1] > 0
@@ -105,10 +108,13 @@ def test_the_summary_says_how_targets_are_spread(smoothed: Any) -> None:
     entropy = [-sum(p * math.log(p) for p in row if p > 0) for row in rows if sum(row)]
     truth = [rows[0][0], rows[1][1] + rows[1][3], rows[2][0], rows[4][0], rows[5][8]]
     assert smoothed.summary == {
-        "groups": 6, "candidates": 28, "labelled": 5, "entropy": pytest.approx(np.mean(entropy)),
+        "groups": 6,
+        "candidates": 28,
+        "labelled": 5,
+        "entropy": pytest.approx(np.mean(entropy)),
         "with_a_share": np.mean([sum(p > 0 for p in row) for row in rows if sum(row)]),
         "ground_truth": pytest.approx(np.mean(truth)),
-    }  # fmt: skip
+    }
 
 
 def test_uniform_labels_take_as_much_from_the_ground_truth_as_evidence_does(smoothed: Any) -> None:
@@ -175,9 +181,14 @@ def ranking(toys: Path) -> Path:
 def drawn(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> Any:
     def run(**config: Any) -> dict[str, dict[str, Any]]:
         run.summary = contexts(  # type: ignore[attr-defined]
-            tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="train",
+            tmp_path,
+            toy.INLINE,
+            data=data,
+            tokens=tokens,
+            ranking=ranking,
+            split="train",
             config=ContextConfig(**config),
-        )  # fmt: skip
+        )
         rows = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, what="groups").to_pylist()
         return {row["query_id"]: row for row in rows}
 
@@ -248,9 +259,7 @@ def test_a_split_without_ground_truth_is_an_error(tmp_path: Path, data: Path, to
         contexts(tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="none", config=ContextConfig())
 
 
-def test_a_context_is_smoothed_as_it_is(
-    tmp_path: Path, drawn: Any, data: Path, vectors: Path
-) -> None:  # fmt: skip
+def test_a_context_is_smoothed_as_it_is(tmp_path: Path, drawn: Any, data: Path, vectors: Path) -> None:
     drawn(size=8)
     (out := tmp_path / "smooth").mkdir()
     summary = smooth(
@@ -266,9 +275,14 @@ def test_a_relevant_document_that_is_not_labelled_is_a_candidate_like_others(
 ) -> None:
     """Each query has two relevant documents, of which it finds the second."""
     contexts(
-        tmp_path, toy.INLINE, data=data, tokens=tokens, ranking=ranking, split="test",
+        tmp_path,
+        toy.INLINE,
+        data=data,
+        tokens=tokens,
+        ranking=ranking,
+        split="test",
         config=ContextConfig(size=6, labelled=1),
-    )  # fmt: skip
+    )
     groups = Groups(tmp_path / "groups.parquet", data)
     for i, query in enumerate(range(0, 24, 6)):
         documents, (own, found) = groups[i].documents.tolist(), (query, (query + 9) % 40)

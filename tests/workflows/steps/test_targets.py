@@ -22,22 +22,35 @@ TEXTS = [
     ("d2", "Rome", "Rome is warm."),
 ]
 ANSWERS = {"q0": ["Oslo", "Christiania"], "q1": [], "q2": ["Rome"]}
-FOUND = [("q0", "d2", 1, False), ("q0", "d1", 3, True), ("q0", "d0", 2, True), ("q1", "d0", 1, False),
-         ("q2", "d1", 1, False), ("q2", "d2", 2, True)]  # fmt: skip
+FOUND = [
+    ("q0", "d2", 1, False),
+    ("q0", "d1", 3, True),
+    ("q0", "d0", 2, True),
+    ("q1", "d0", 1, False),
+    ("q2", "d1", 1, False),
+    ("q2", "d2", 2, True),
+]
 JUDGED = [("q0", "d2", 0), ("q0", "d1", 1), ("q0", "d0", 1), ("q1", "d2", 1)]
 
 
 def write_places(folder: Path, answers: dict[str, list[str]] = ANSWERS) -> dict[str, Path]:
     """The collection, and its ranking that says which documents bear an answer."""
-    asked = [{"query_id": query, "text": f"where {query}", "answers": found, "split": "train"}
-             for query, found in answers.items()]  # fmt: skip
+    asked = [
+        {"query_id": query, "text": f"where {query}", "answers": found, "split": "train"}
+        for query, found in answers.items()
+    ]
     rows: dict[str, tuple[pa.Schema, list[dict[str, Any]]]] = {
         "documents": (DOCUMENTS, [dict(zip(DOCUMENTS.names, row, strict=True)) for row in TEXTS]),
         "queries": (QUERIES, asked),
         "qrels": (QRELS, [{"query_id": q, "doc_id": d, "relevance": r, "split": "train"} for q, d, r in JUDGED]),
-        "ranking": (ANSWERED, [{"query_id": q, "doc_id": d, "rank": rank, "score": -float(rank), "hit": hit}
-                               for q, d, rank, hit in FOUND]),
-    }  # fmt: skip
+        "ranking": (
+            ANSWERED,
+            [
+                {"query_id": q, "doc_id": d, "rank": rank, "score": -float(rank), "hit": hit}
+                for q, d, rank, hit in FOUND
+            ],
+        ),
+    }
     for name, (schema, of) in rows.items():
         write(folder / f"{name}.parquet", pa.Table.from_pylist(of, schema=schema), schema)
     return {"data": folder, "ranking": folder}

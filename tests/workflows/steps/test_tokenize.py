@@ -134,8 +134,13 @@ def test_any_number_of_row_groups_gives_the_same_store(tmp_path: Path, tokens: P
     (tmp_path / "out").mkdir()
     tokenize(tmp_path / "out", toy.INLINE, data=data, model=retriever, config=TokenizeConfig())
     for name in (
-        "documents.ids", "documents.offsets", "documents.same", "queries.ids", "queries.offsets", "queries.same",
-    ):  # fmt: skip
+        "documents.ids",
+        "documents.offsets",
+        "documents.same",
+        "queries.ids",
+        "queries.offsets",
+        "queries.same",
+    ):
         assert np.array_equal(np.load(tmp_path / "out" / f"{name}.npy"), np.load(tokens / f"{name}.npy")), name
 
 

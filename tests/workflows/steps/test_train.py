@@ -36,16 +36,29 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
     groups = toy.write_groups(tmp_path / "groups", ROWS)
 
     def trained(
-        place: str, *, objective: str = "retriever", cluster: Cluster = toy.INLINE, dev: bool = False,
-        vectors: Path | None = None, **config: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+        place: str,
+        *,
+        objective: str = "retriever",
+        cluster: Cluster = toy.INLINE,
+        dev: bool = False,
+        vectors: Path | None = None,
+        **config: Any,
+    ) -> dict[str, Any]:
         (tmp_path / place).mkdir(exist_ok=True)
         defaults = {"losses": LOSSES, "log_every": 1} if objective == "retriever" else {"log_every": 1}
         return train(
-            tmp_path / place, cluster, objective=objective, rows=groups, dev=groups if dev else None, data=data,
-            tokens=tokens, start={"retriever": retriever, "ranker": ranker}[objective], seed=[1],
-            config=toy.train_config(**{**defaults, **config}), **({"vectors": vectors} if vectors else {}),
-        )  # fmt: skip
+            tmp_path / place,
+            cluster,
+            objective=objective,
+            rows=groups,
+            dev=groups if dev else None,
+            data=data,
+            tokens=tokens,
+            start={"retriever": retriever, "ranker": ranker}[objective],
+            seed=[1],
+            config=toy.train_config(**{**defaults, **config}),
+            **({"vectors": vectors} if vectors else {}),
+        )
 
     return trained
 
@@ -105,18 +118,28 @@ def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, 
 @pytest.fixture
 def coder(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Path) -> Any:
     """Trains queries alone on soft targets, through the step."""
-    rows = [{**{k: r[k] for k in ("query_id", "doc_ids")}, "targets": [0.6, 0.1 * (i % 4), 0.3]}
-            for i, r in enumerate(ROWS)]  # fmt: skip
+    rows = [
+        {**{k: r[k] for k in ("query_id", "doc_ids")}, "targets": [0.6, 0.1 * (i % 4), 0.3]} for i, r in enumerate(ROWS)
+    ]
     groups = toy.write_groups(tmp_path / "soft", rows)
 
     def trained(place: str, *, cluster: Cluster = toy.INLINE, **config: Any) -> dict[str, Any]:
         (tmp_path / place).mkdir(exist_ok=True)
         defaults = {"losses": [{"function": "components.losses.listwise.divergence"}], "log_every": 1}
         return train(
-            tmp_path / place, cluster, objective="coder", rows=groups, dev=groups, data=data, tokens=tokens,
-            start=retriever, seed=[1], config=toy.train_config(**{**defaults, **config}), vectors=vectors,
+            tmp_path / place,
+            cluster,
+            objective="coder",
+            rows=groups,
+            dev=groups,
+            data=data,
+            tokens=tokens,
+            start=retriever,
+            seed=[1],
+            config=toy.train_config(**{**defaults, **config}),
+            vectors=vectors,
             temperature=TemperatureConfig(start=0.2, pace=5),
-        )  # fmt: skip
+        )
 
     return trained
 

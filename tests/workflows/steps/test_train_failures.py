@@ -17,12 +17,15 @@ DIED = (
     [
         ({0: UserError("k: 9")}, UserError, "k: 9"),
         ({1: RuntimeError("lost a neighbour"), 2: UserError("k: 9")}, UserError, "k: 9"),
-        ({0: FloatingPointError("step 3:\n the gradient is nan")}, RuntimeError,
-         "worker 0: FloatingPointError: step 3: the gradient is nan"),
+        (
+            {0: FloatingPointError("step 3:\n the gradient is nan")},
+            RuntimeError,
+            "worker 0: FloatingPointError: step 3: the gradient is nan",
+        ),
         ({0: RuntimeError(DIED)}, RuntimeError, "a worker's process died, more often than `retries` allows"),
         ({0: RuntimeError(DIED), 1: ValueError("no text")}, RuntimeError, "worker 1: ValueError: no text"),
     ],
-)  # fmt: skip
+)
 def test_a_workers_words(failures: dict[int, Exception], kind: type[Exception], says: str) -> None:
     from ray.train import WorkerGroupError
 

@@ -54,7 +54,7 @@ def longer(path: Path) -> None:
         ("mine-*", shutil.rmtree, "is not there"),
         ("mine-*", lambda path: shutil.copytree(path, path.with_name("mine-0123456789ab")), "the other run has none"),
     ],
-)  # fmt: skip
+)
 def test_what_differs_is_named(
     played: Place, copy: Path, pattern: str, change: Callable[[Path], object], says: str
 ) -> None:

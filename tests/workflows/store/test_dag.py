@@ -153,7 +153,7 @@ def steps_of_own_code() -> dict[str, Step]:
             "m", mine, data=None, tokens=None, ranking=None, split="train", groups=1, seed=[1], config=config
         ),
         "none": step("t", train, objective="retriever", config=ours, **inputs),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,11 @@ def test_an_input_without_a_stable_form_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("inputs", "wrong"),
     [
-        ({}, "missing: text"), ({"txt": "a"}, "missing: text; unknown: txt"),
+        ({}, "missing: text"),
+        ({"txt": "a"}, "missing: text; unknown: txt"),
         ({"text": "a", "more": 1, "other": 2}, "unknown: more, other"),
     ],
-)  # fmt: skip
+)
 def test_inputs_that_do_not_fit_are_named_with_the_line_that_gave_them(inputs: dict[str, Any], wrong: str) -> None:
     with pytest.raises(UserError, match=rf"test_dag\.py, line \d+: the step 'a': write takes .*text.*; {wrong}$"):
         step("a", steps.write, **inputs)

@@ -62,8 +62,11 @@ def test_unfinished_inputs_of_a_finished_step_are_not_needed(store: Store) -> No
         (store.path(nodes[name]) / RECORD).unlink()
     assert pending([nodes["end"]], store) == []
     assert {node.label: state for node, state in states([nodes["end"]], store)} == {
-        "a": "not needed", "b": "done", "ab": "not needed", "end": "done",
-    }  # fmt: skip
+        "a": "not needed",
+        "b": "done",
+        "ab": "not needed",
+        "end": "done",
+    }
     (store.path(nodes["end"]) / RECORD).unlink()
     assert run([nodes["end"]], store) == ["a", "ab", "end"]
 
@@ -77,8 +80,11 @@ def test_a_step_is_partial_if_it_has_files_of_its_own(store: Store) -> None:
     store.path(nodes["a"]).mkdir()
     (store.path(nodes["a"]) / "heavy").touch()
     assert [(node.label, state) for node, state in states([nodes["end"]], store)] == [
-        ("a", "partial"), ("b", "done"), ("ab", "to do"), ("end", "to do"),
-    ]  # fmt: skip
+        ("a", "partial"),
+        ("b", "done"),
+        ("ab", "to do"),
+        ("end", "to do"),
+    ]
 
 
 def test_carried_files_that_were_dropped_are_missed_only_by_a_step_that_carries_on(

@@ -48,33 +48,49 @@ K1 = {"bm25.search.k1": {"grid": [0.9, 1.2]}}
         ({"spaces": {}}, r"tune: spaces: unknown key; accepted: measure, systems, split, goal, trials, "),
         ({"space": {}}, r"tune: space: .*got (none|{}); accepted: at least 1 of them"),
         ({"space": {WARM: {"loguniform": [0, 1]}}}, r"tune: space\.retriever\.warm\.train\.learning_rate: loguniform:"),
-        ({"space": {WARM: {"uniform": [-1, 1]}}},
-         r"retriever\.warm\.train\.learning_rate: got -1\.0; accepted: more than 0"),
-        ({"space": {"retriever.warm.train.rate": {"uniform": [0, 1]}}},
-         r"retriever\.warm\.train\.rate: unknown key; accepted: updates, batch, "),
-        ({"space": {"retriever.warm.train.losses.3.weight": {"uniform": [0, 1]}}},
-         r"'3' is not a position in a list of 1"),
+        (
+            {"space": {WARM: {"uniform": [-1, 1]}}},
+            r"retriever\.warm\.train\.learning_rate: got -1\.0; accepted: more than 0",
+        ),
+        (
+            {"space": {"retriever.warm.train.rate": {"uniform": [0, 1]}}},
+            r"retriever\.warm\.train\.rate: unknown key; accepted: updates, batch, ",
+        ),
+        (
+            {"space": {"retriever.warm.train.losses.3.weight": {"uniform": [0, 1]}}},
+            r"'3' is not a position in a list of 1",
+        ),
         ({"space": {"heat": {"uniform": [0, 1]}}}, r"heat: unknown key; accepted: .*data, seeds, "),
         ({"space": {"rounds": {"choice": ["two"]}}}, r"rounds: got 'two'; accepted: a whole number"),
-        ({"space": {"rounds": {"uniform": [1, 4]}}},
-         r"tune\.space\.rounds: it may draw 1\.95: .*rounds: got 1\.95; accepted: a whole number"),
-        ({"space": {"evaluate.split": {"grid": ["test", "dev"]}}},
-         r"tune\.space\.evaluate\.split: evaluate\.split: trials are compared on the same data, by the same "
-         r"measure; accepted: keys of models, trainings and retrieval"),
-        ({"space": {"size": {"grid": [2], "sets": ["rounds", "data.sample.dev"]}}},
-         r"tune\.space\.size: data\.sample\.dev: trials are compared .*; accepted: keys of models, .*"),
+        (
+            {"space": {"rounds": {"uniform": [1, 4]}}},
+            r"tune\.space\.rounds: it may draw 1\.95: .*rounds: got 1\.95; accepted: a whole number",
+        ),
+        (
+            {"space": {"evaluate.split": {"grid": ["test", "dev"]}}},
+            r"tune\.space\.evaluate\.split: evaluate\.split: trials are compared on the same data, by the same "
+            r"measure; accepted: keys of models, trainings and retrieval",
+        ),
+        (
+            {"space": {"size": {"grid": [2], "sets": ["rounds", "data.sample.dev"]}}},
+            r"tune\.space\.size: data\.sample\.dev: trials are compared .*; accepted: keys of models, .*",
+        ),
         ({"space": {"answers.depth": {"grid": [1, 2]}}}, r"tune\.space\.answers\.depth: answers\.depth: trials are .*"),
         ({"space": {"scale": {"grid": [None, "small"]}}}, r"tune\.space\.scale: scale: trials are compared .*"),
         ({"space": {"small": {"grid": [{}]}}}, r"tune\.space\.small: small: trials are compared .*"),
         ({"space": {"data.path": {"choice": ["one", "two"]}}}, r"tune\.space\.data\.path: data\.path: trials are .*"),
-        ({"space": {"rate": {"grid": [1e-3], "sets": [WARM]}, WARM: {"grid": [1e-2]}}},
-         r"tune\.space\.retriever\.warm\.train\.learning_rate: retriever\.warm\.train\.learning_rate: "
-         r"tune\.space\.rate sets retriever\.warm\.train\.learning_rate; accepted: each key once"),
-        ({"space": {WARM: {"grid": [1e-2]}, "retriever.warm": {"choice": [{}]}}},
-         r"retriever\.warm: tune\.space\.retriever\.warm\.train\.learning_rate sets .*; accepted: each key once"),
+        (
+            {"space": {"rate": {"grid": [1e-3], "sets": [WARM]}, WARM: {"grid": [1e-2]}}},
+            r"tune\.space\.retriever\.warm\.train\.learning_rate: retriever\.warm\.train\.learning_rate: "
+            r"tune\.space\.rate sets retriever\.warm\.train\.learning_rate; accepted: each key once",
+        ),
+        (
+            {"space": {WARM: {"grid": [1e-2]}, "retriever.warm": {"choice": [{}]}}},
+            r"retriever\.warm: tune\.space\.retriever\.warm\.train\.learning_rate sets .*; accepted: each key once",
+        ),
         ({"space": {GAME: {"grid": [1e-3]}}, "search": "optuna"}, r"tune\.space\..*: grid: Optuna draws; accepted: "),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, options: dict[str, Any], says: str
 ) -> None:
@@ -91,8 +107,10 @@ def test_a_mistake_is_one_line(
 MODEL = "retriever.model.model"
 
 
-@pytest.mark.parametrize("options", [{"space": {MODEL: {"grid": ["./no/such"]}}},
-                                     {"space": {MODEL: {"choice": ["./no/such"]}}, "search": "optuna"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{"space": {MODEL: {"grid": ["./no/such"]}}}, {"space": {MODEL: {"choice": ["./no/such"]}}, "search": "optuna"}],
+)
 def test_a_model_that_only_a_trial_has_must_be_there(
     beir: Path, encoder: Path, tmp_path: Path, said: Said, options: dict[str, Any]
 ) -> None:

@@ -90,7 +90,7 @@ def test_a_name_may_set_several_keys() -> None:
         ({"grid": [1, 2, 1]}, r"grid: \[1, 2, 1\]: a value is repeated"),
         ({"normal": [0, 1]}, r"normal"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_range_is_refused(tree: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         Range.model_validate(tree)

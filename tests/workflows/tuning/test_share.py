@@ -34,7 +34,7 @@ def test_a_share_has_its_part_of_the_workers_and_threads() -> None:
         ({"train": {"workers": 1}, "device": "cpu", "address": "auto"}, {"CPU": 9.0}, 4),
         ({"train": {"workers": 4}, "device": "cpu", "address": "auto"}, {"CPU": 4.0}, 1),
     ],
-)  # fmt: skip
+)
 def test_as_many_trials_run_at_once_as_the_cluster_has_processors_for(
     monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], there: dict[str, float], most: int
 ) -> None:

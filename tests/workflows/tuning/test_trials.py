@@ -76,8 +76,9 @@ def test_a_table_keeps_the_finished_trials_of_an_earlier_run(table: TrialTable) 
     later.resume()
     assert later.trials[:3] == table.trials[:3]
     assert [(one.state, one.measures, one.reason) for one in later.trials[3:]] == [
-        ("waiting", [], ""), ("waiting", [0.5], ""),
-    ]  # fmt: skip
+        ("waiting", [], ""),
+        ("waiting", [0.5], ""),
+    ]
     other = TrialTable(table.folder, "RR@10", ["warm", "last"], "dev", "max", ["a.rate", "b.rate"], "4567")
     other.resume()
     assert other.trials == []

@@ -66,8 +66,11 @@ def test_trials_that_are_behind_are_stopped(halved: Place) -> None:
     found = trials(halved)
     # The baseline equals the first point of the grid, so that point is no trial of its own.
     assert [(one["point"].get(WARM), one["point"].get(GAME)) for one in found] == [
-        (None, None), (1e-3, 2e-3), (1e-9, 1e-3), (1e-9, 2e-3),
-    ]  # fmt: skip
+        (None, None),
+        (1e-3, 2e-3),
+        (1e-9, 1e-3),
+        (1e-9, 2e-3),
+    ]
     assert [one["state"] for one in found] == ["done", "done", "stopped", "stopped"]
     assert [len(one["measures"]) for one in found] == [2, 2, 1, 1]
     assert found[0]["values"] == {WARM: 1e-3, GAME: 1e-3}
@@ -105,11 +108,20 @@ def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Plac
     systems = {one.name: one.metrics for one in same.outcome.systems}
     left = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
     assert left == {
-        "warm retriever queries (train)", "warm retriever ranking (train)", "warm ranker groups", "warm ranker",
-        "ranker 1 groups", "ranker 1", "retriever 1 groups", "judged 1",
-        "retriever 1", "retriever 1 vectors", "retriever 1 queries (dev)", "retriever 1 ranking (dev)",
+        "warm retriever queries (train)",
+        "warm retriever ranking (train)",
+        "warm ranker groups",
+        "warm ranker",
+        "ranker 1 groups",
+        "ranker 1",
+        "retriever 1 groups",
+        "judged 1",
+        "retriever 1",
+        "retriever 1 vectors",
+        "retriever 1 queries (dev)",
+        "retriever 1 ranking (dev)",
         "retriever 1 measures",
-    }  # fmt: skip
+    }
     assert not pending([systems["warm retriever"]], Store(halved.store))
 
 
@@ -123,8 +135,15 @@ def test_a_repeated_command_does_nothing(halved: Place, said: Said, monkeypatch:
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == "RR@10, dev split; 4 trials: 2 done, 2 stopped"
-    assert lines[2].split() == ["trial", "warm.train.learning_rate", "game.train.learning_rate", "warm", "retriever",
-                                "retriever", "1"]  # fmt: skip
+    assert lines[2].split() == [
+        "trial",
+        "warm.train.learning_rate",
+        "game.train.learning_rate",
+        "warm",
+        "retriever",
+        "retriever",
+        "1",
+    ]
     assert lines[3].endswith("  best")
     assert sum("the config as it is" in line for line in lines) == 1
     assert lines[-2] == f"the report: {halved.runs / 'tiny' / 'tune.html'}"
@@ -141,8 +160,16 @@ def test_the_best_config_runs_as_it_is(halved: Place, tmp_path: Path, said: Said
     assert re.search(rf"\(trial {winner['number']}\): .*{GAME}={format_value(winner['values'][GAME])}\b", text)
     assert "--set evaluate.split=test\n" in text
     assert yaml.safe_load(text)["retriever"]["game"]["train"]["learning_rate"] == winner["values"][GAME]
-    run = ["--store", str(place.store), "--runs", str(place.runs), "run", str(best), "--cluster",
-           str(place.folder / "inline.yaml")]  # fmt: skip
+    run = [
+        "--store",
+        str(place.store),
+        "--runs",
+        str(place.runs),
+        "run",
+        str(best),
+        "--cluster",
+        str(place.folder / "inline.yaml"),
+    ]
     trained = records(place, "train")
     assert main(run) == 0  # what the measures did not need: BM25, the ranker over it
     assert set(records(place, "train")) == set(trained)
@@ -208,12 +235,15 @@ def test_a_trial_whose_measure_was_removed_runs_again(halved: Place, tmp_path: P
     assert [trial.state for trial in table.trials] == ["done", "waiting", "stopped", "stopped"]
     assert [trial.measures for trial in table.trials] == [
         one["measures"][: 1 if one["number"] == 1 else None] for one in before
-    ]  # fmt: skip
+    ]
     store.remove(removed[0][0])  # which trial 0 has too
     tune._take_measures(tuned, table, store)
     assert [(trial.state, len(trial.measures)) for trial in table.trials] == [
-        ("waiting", 0), ("waiting", 0), ("stopped", 1), ("stopped", 1),
-    ]  # fmt: skip
+        ("waiting", 0),
+        ("waiting", 0),
+        ("stopped", 1),
+        ("stopped", 1),
+    ]
 
 
 def test_a_tuning_with_a_mistake_in_its_section_is_removed_all_the_same(
@@ -239,8 +269,10 @@ def test_keys_that_no_training_uses_train_nothing(halved: Place, tmp_path: Path,
     place = halved.copy(tmp_path / "copy")
     config = yaml.safe_load(place.config.read_text())
     config["tune"] = {
-        "measure": "RR@10", "systems": ["ranker over retriever 1"], "space": {"rerank.depth": {"grid": [2, 5, 10]}}
-    }  # fmt: skip
+        "measure": "RR@10",
+        "systems": ["ranker over retriever 1"],
+        "space": {"rerank.depth": {"grid": [2, 5, 10]}},
+    }
     tiny.write(place.config, config)
     tiny.write(place.folder / "inline.yaml", {**tiny.INLINE, "trials": 1})
     trained = records(place, "train")

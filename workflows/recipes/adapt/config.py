@@ -19,8 +19,13 @@ DEPTH: dict[str, Any] = {"depth": 10}
 TEMPERATURE = {"temperature": 0.05}
 """Of scores that are cosines, in the losses and where the report says how sharply a retriever chooses."""
 NEIGHBOURS: dict[str, Any] = {
-    "trials": 20, "queries": 1_000, "context": [60], "k": (21, 21), "k_exp": (3, 3), "tau": (0.0, 0.0),
-}  # fmt: skip
+    "trials": 20,
+    "queries": 1_000,
+    "context": [60],
+    "k": (21, 21),
+    "k_exp": (3, 3),
+    "tau": (0.0, 0.0),
+}
 """Only the mixture is tried. The other numbers are the paper's (Table 5): a few trials of all together choose worse on
 Cranfield (`configs/coder/cranfield.yaml`)."""
 TRAININGS: dict[str, dict[str, Any]] = {

@@ -65,16 +65,21 @@ def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config,
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
     """What is known of the collection; None where it is not there and was not seen before."""
     declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample", "only_judged", "own_document"})
-    of = json.dumps([declared, config.model.model_dump(mode="json", include={"model", "revision", "query_prompt",
-                                                                             "document_prompt"})])  # fmt: skip
+    of = json.dumps(
+        [
+            declared,
+            config.model.model_dump(mode="json", include={"model", "revision", "query_prompt", "document_prompt"}),
+        ]
+    )
     digest = hashlib.sha256(of.encode()).hexdigest()[:12]
     earlier = (previous or {}).get("survey")
     known = (config.survey, Survey(**earlier) if earlier else None)
     held = next((one for one in known if one is not None and one.of == digest), None)
     if config.data.missing() or (held is not None and held.document_tokens is not None):
         return held
-    queries, documents = (token_counter(config.model, prompt) for prompt in
-                          (config.model.query_prompt, config.model.document_prompt))  # fmt: skip
+    queries, documents = (
+        token_counter(config.model, prompt) for prompt in (config.model.query_prompt, config.model.document_prompt)
+    )
     if held is not None and documents is None:  # nor could the earlier run count them
         return held
     patience = threading.Timer(PATIENCE, _say_what_takes_so_long)
@@ -128,19 +133,25 @@ class _Resolving:
                 continue
             if key not in asked.model_fields_set:
                 left = listing(f"{count} of {split}" for split, count in counts.items())
-                raise UserError(f"data: too few queries have a relevant document to hold out {name!r} of them ({left} "
-                                "would be left); accepted: more of them, or none")  # fmt: skip
-            raise UserError(f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
-                            f"{listing(counts)}; without this key one is taken, or held out")  # fmt: skip
+                raise UserError(
+                    f"data: too few queries have a relevant document to hold out {name!r} of them ({left} "
+                    "would be left); accepted: more of them, or none"
+                )
+            raise UserError(
+                f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
+                f"{listing(counts)}; without this key one is taken, or held out"
+            )
         if "measures" not in asked.model_fields_set:
             evaluate["measures"] = self._measures()
         if "entropy" not in asked.model_fields_set:
             evaluate["entropy"] = asked.entropy.model_copy(update=TEMPERATURE)
         update: dict[str, Any] = {
-            "data": config.data.model_copy(update={"hold_out": hold_out}), "model": self._model(),
-            "evaluate": asked.model_copy(update=evaluate), "train": self._trainings(counts),
+            "data": config.data.model_copy(update={"hold_out": hold_out}),
+            "model": self._model(),
+            "evaluate": asked.model_copy(update=evaluate),
+            "train": self._trainings(counts),
             "pretrain": self._pairs(counts),
-        }  # fmt: skip
+        }
         if "k" not in config.model_fields_set and self._survey.documents < config.k:
             update["k"] = self._note("k", self._survey.documents, "all documents")
         return config.model_copy(update=update | self._ranker(update["model"]))
@@ -183,8 +194,10 @@ class _Resolving:
         known = {*self._survey.queries, *self._survey.unjudged, *held}
         for split, how in held.items():
             if self._survey.queries and how.of not in known:
-                raise UserError(f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
-                                f"{did_you_mean(how.of, known)}")  # fmt: skip
+                raise UserError(
+                    f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
+                    f"{did_you_mean(how.of, known)}"
+                )
         self._check_case(known)
         if self._config.pretrain is not False:
             return
@@ -202,8 +215,10 @@ class _Resolving:
             if sought.get(usual := split.lower()) and usual not in known:
                 key = "split" if usual == "test" else "select"
                 other = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
-                raise UserError(f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
-                                f"with case; accepted: {usual!r} in the files{other}")  # fmt: skip
+                raise UserError(
+                    f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
+                    f"with case; accepted: {usual!r} in the files{other}"
+                )
 
     def _whole(self, measured: str) -> str:
         """The split that others are drawn from: train, or the measured one, or that with most queries."""
@@ -225,10 +240,11 @@ class _Resolving:
         share = round(min(wanted / left, 1 / (3 if whole == "train" else 2)), 4)
         left_of = f"{left:,} left of the " if left < queries else ""
         self._note(
-            f"data.hold_out.{split}", f"{{of: {whole}, share: {share:g}}}",
+            f"data.hold_out.{split}",
+            f"{{of: {whole}, share: {share:g}}}",
             f"by chance about {round(share * left):,} of the {left_of}{queries:,} queries of {whole}; the collection "
             "has none of its own",
-        )  # fmt: skip
+        )
         return HoldOut(of=whole, share=share)
 
     def _measures(self) -> list[str]:
@@ -297,7 +313,7 @@ class _Resolving:
 
     def _lasting(
         self, key: str, training: Lasting, count: int, of: tuple[str, str], bounds: tuple[int, int]
-    ) -> Lasting:  # fmt: skip
+    ) -> Lasting:
         """A training with its updates."""
         if training.updates is not None:
             return training

@@ -58,10 +58,13 @@ def build(config: Config) -> Outcome:
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
     latest = {system.name: system for system in of_ours(results.systems)}
     return replace(
-        base, results=results.gather([*(trained if config.train else []), ("start model", "BM25")]), examples=None,
-        systems=results.systems, costs=tuple(cost_of(system) for system in latest.values()),
+        base,
+        results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
+        examples=None,
+        systems=results.systems,
+        costs=tuple(cost_of(system) for system in latest.values()),
         levels=levels(results.systems),
-    )  # fmt: skip
+    )
 
 
 def _untrained(config: Config) -> Outcome:
@@ -72,18 +75,25 @@ def _untrained(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, start, config.model, seed=seed)
     return Outcome(
-        results=results.gather([]), data=collection.data, systems=results.systems, retrieval=start, ranker=None,
-        split=config.evaluate.split, note=note_on(config.model.model),
-    )  # fmt: skip
+        results=results.gather([]),
+        data=collection.data,
+        systems=results.systems,
+        retrieval=start,
+        ranker=None,
+        split=config.evaluate.split,
+        note=note_on(config.model.model),
+    )
 
 
 def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int) -> Retrieval:
     """The start model after a training on pairs made of the documents."""
     begun = collection.initial_model("start retriever", config.model)
     train = TrainConfig(
-        updates=pairs.updates, batch=pairs.batch, learning_rate=pairs.learning_rate,
+        updates=pairs.updates,
+        batch=pairs.batch,
+        learning_rate=pairs.learning_rate,
         losses=[_cross_entropy(over="batch", options=TEMPERATURE)],
-    )  # fmt: skip
+    )
     phase = PretrainingPhase(objective="ict", cloze=ClozeConfig(pairs=pairs.pairs), train=train)
     (model,) = pretrained(collection, begun, [phase], config, seed)
     return refresh(seeded(PRETRAINED, seed, config), collection, model, config)
@@ -97,10 +107,16 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
     with in_phase(EVALUATION):
         results = step("results", nothing_measured, after=retrieval.vectors)
     return Outcome(
-        results=results, data=collection.data, systems=[],
-        retrieval=retrieval, ranker=None, split=config.evaluate.split, note=note_on(config.model.model),
-        pictures=(retrieval.vectors, collection.bm25_index), unmeasured=UNMEASURED,
-    )  # fmt: skip
+        results=results,
+        data=collection.data,
+        systems=[],
+        retrieval=retrieval,
+        ranker=None,
+        split=config.evaluate.split,
+        note=note_on(config.model.model),
+        pictures=(retrieval.vectors, collection.bm25_index),
+        unmeasured=UNMEASURED,
+    )
 
 
 def ar2(config: Config, train: Trainings) -> dict[str, Any]:

@@ -23,10 +23,16 @@ class Choices:
     ) -> Step:
         """The ranking of the expansion with the lowest score; without scores, that of the first expansion."""
         return step(
-            f"{name} {label} ranking", choose, data=self.setting.collection.data, expanded=expansions.expanded,
-            ranking=expansions.ranking, scores=scores, otherwise=self.setting.bm25, split=self.setting.split,
+            f"{name} {label} ranking",
+            choose,
+            data=self.setting.collection.data,
+            expanded=expansions.expanded,
+            ranking=expansions.ranking,
+            scores=scores,
+            otherwise=self.setting.bm25,
+            split=self.setting.split,
             number=number,
-        )  # fmt: skip
+        )
 
     def concat(self, name: str, expansions: Expansions) -> Step:
         """The ranking of all expansions of a query as one (Table 3.1)."""
@@ -41,12 +47,19 @@ class Choices:
         """The rankings of the first so many expansions that a reranker puts first, fused."""
         rankings = [
             step(
-                f"{name} {label} ranking", choose_several, data=self.setting.collection.data, expanded=one.expanded,
-                ranking=one.ranking, scores=predictions[name].scores, otherwise=self.setting.bm25,
-                split=self.setting.split, most=most, config=self.setting.fusion(self.setting.config.fusion),
+                f"{name} {label} ranking",
+                choose_several,
+                data=self.setting.collection.data,
+                expanded=one.expanded,
+                ranking=one.ranking,
+                scores=predictions[name].scores,
+                otherwise=self.setting.bm25,
+                split=self.setting.split,
+                most=most,
+                config=self.setting.fusion(self.setting.config.fusion),
             )
             for name, one in expansions.items()
-        ]  # fmt: skip
+        ]
         return self.setting.fused(label, rankings, lexical=range(len(rankings)))
 
     def all_expansions(
@@ -61,9 +74,16 @@ class Choices:
             if name not in known:
                 raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(known)}")
             one = expansions.get(name) or generators.issue(name, [self.setting.split])
-            rankings.append(step(
-                f"{name} all fused", fuse_expansions, data=self.setting.collection.data, expanded=one.expanded,
-                ranking=one.ranking, otherwise=self.setting.bm25, split=self.setting.split,
-                config=self.setting.fusion(config),
-            ))  # fmt: skip
+            rankings.append(
+                step(
+                    f"{name} all fused",
+                    fuse_expansions,
+                    data=self.setting.collection.data,
+                    expanded=one.expanded,
+                    ranking=one.ranking,
+                    otherwise=self.setting.bm25,
+                    split=self.setting.split,
+                    config=self.setting.fusion(config),
+                )
+            )
         return self.setting.fused("all expansions", rankings, lexical=range(len(rankings)))

@@ -40,9 +40,15 @@ def _of_reader(config: Config, ears: list[str], dense: str) -> Pairs:
     depths = [] if config.reader is None else config.reader.depths
     pairs = [
         (f"{ear} + reader k={depth}", f"{other} + reader k={depth}")
-        for depth in depths for ear in ears for other in ("first expansion", "BM25", dense)
-    ]  # fmt: skip
-    return [*pairs, *(
-        (f"{system} + reader k={many}", f"{system} + reader k={few}")
-        for system in ("BM25", dense, *ears) for few, many in pairwise(sorted(depths))
-    )]  # fmt: skip
+        for depth in depths
+        for ear in ears
+        for other in ("first expansion", "BM25", dense)
+    ]
+    return [
+        *pairs,
+        *(
+            (f"{system} + reader k={many}", f"{system} + reader k={few}")
+            for system in ("BM25", dense, *ears)
+            for few, many in pairwise(sorted(depths))
+        ),
+    ]

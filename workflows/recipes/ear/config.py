@@ -310,27 +310,33 @@ class Config(RetrievalConfig):
         for key, one, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
             if one is not None and one.weight != 0.5 and lists != 2:
                 of = f"{lists} generators are measured" if lists else "a query has as many as it has expansions"
-                raise ValueError(f"{key}: weight: {one.weight} is that of the second of two lists, and {of}; accepted: "
-                                 "0.5")  # fmt: skip
+                raise ValueError(
+                    f"{key}: weight: {one.weight} is that of the second of two lists, and {of}; accepted: 0.5"
+                )
         for name in measured if self.models_from is None else []:
             source = self.generators[name].learn_from or name
             number = self.generators[source].number
             if self.rerankers.of(name) and number is not None and number + self.include_question < 2:
-                raise ValueError(f"generators: {source}: number: 1: of one expansion a reranker learns nothing; "
-                                 "accepted: 2 or more")  # fmt: skip
+                raise ValueError(
+                    f"generators: {source}: number: 1: of one expansion a reranker learns nothing; accepted: 2 or more"
+                )
         if self.reader is not None:
             read = {"depths": max(self.reader.depths), "passages": self.reader.passages if self.reader.train else 0}
             for key in (key for key, many in read.items() if many > self.k):
-                raise ValueError(f"reader: {key}: {read[key]} passages, and k: {self.k} documents are retrieved; "
-                                 f"accepted: at most {self.k}")  # fmt: skip
+                raise ValueError(
+                    f"reader: {key}: {read[key]} passages, and k: {self.k} documents are retrieved; "
+                    f"accepted: at most {self.k}"
+                )
         unknown = [name for name in self.rerankers.by_generator if name not in measured]
         if unknown:
             raise ValueError(f"rerankers: by_generator: {listing(unknown)}; accepted: {listing(measured)}")
         for name in measured:
             for kind, reranker in self.rerankers.of(name).items():
                 if (rank := reranker.max_rank) <= self.k:
-                    raise ValueError(f"rerankers: {kind}: max_rank: {rank}: an expansion that finds nothing would be "
-                                     f"as good as one that does; accepted: more than k, {self.k}")  # fmt: skip
+                    raise ValueError(
+                        f"rerankers: {kind}: max_rank: {rank}: an expansion that finds nothing would be "
+                        f"as good as one that does; accepted: more than k, {self.k}"
+                    )
         return self
 
     def measured(self) -> list[str]:

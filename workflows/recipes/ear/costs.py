@@ -28,8 +28,11 @@ class Costs:
         """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
         split = self.setting.split
         encoded = TimeSpent(exact.queries(split))
-        costs = [SystemCost(f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))),
-                      measured=dense)]  # fmt: skip
+        costs = [
+            SystemCost(
+                f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))), measured=dense
+            )
+        ]
         if approximate is not None:
             assert approximate.index is not None
             searched = TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED)

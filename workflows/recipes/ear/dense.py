@@ -30,10 +30,13 @@ class Dense:
         if config.train is None:
             return self.setting.retriever
         return phase(
-            self.setting.label("retriever", seed), self.setting.collection, self.setting.retriever,
-            rankings=self.setting.bm25_for if config.negatives.negatives > 0 else None, seed=[seed, "retriever"],
+            self.setting.label("retriever", seed),
+            self.setting.collection,
+            self.setting.retriever,
+            rankings=self.setting.bm25_for if config.negatives.negatives > 0 else None,
+            seed=[seed, "retriever"],
             config=TrainingPhase(screen=config.screen, mine=config.negatives, train=config.train),
-        )  # fmt: skip
+        )
 
     @in_phase(TRAINING)
     def retrieve(self, seed: int) -> Retrieval:
@@ -65,13 +68,20 @@ class Dense:
         for name, choice in zip(expansions, choices, strict=True):
             title = f"{name} {label} issued to dense"
             asked = step(
-                f"{title} queries", chosen_queries, data=self.setting.collection.data, choices=choice,
+                f"{title} queries",
+                chosen_queries,
+                data=self.setting.collection.data,
+                choices=choice,
                 split=self.setting.split,
-            )  # fmt: skip
+            )
             tokens = step(
-                f"{title} tokens", tokenize_queries, data=asked, model=retriever.step, documents=retriever.tokens,
+                f"{title} tokens",
+                tokenize_queries,
+                data=asked,
+                model=retriever.step,
+                documents=retriever.tokens,
                 config=self.setting.config.tokens,
-            )  # fmt: skip
+            )
             of_choices = replace(retrieval, label=title, data=asked, model=replace(retriever, tokens=tokens))
             rankings.append(of_choices.ranking(self.setting.split))
         return self.setting.fused(f"{label} issued to dense", rankings, lexical=[])

@@ -58,9 +58,12 @@ class Generators:
         if not self.setting.config.include_question:
             return generated
         return step(
-            f"{generated.label} and the question", with_question, data=self.setting.collection.data,
-            expanded=generated, splits=splits,
-        )  # fmt: skip
+            f"{generated.label} and the question",
+            with_question,
+            data=self.setting.collection.data,
+            expanded=generated,
+            splits=splits,
+        )
 
     def generate(self, name: str, splits: list[str]) -> Step:
         """What a generator writes for the queries of some splits."""
@@ -74,14 +77,24 @@ class Generators:
             return step(label, expand_from_file, data=data, splits=splits, config=generator.file)
         if generator.relevance is not None:
             return step(
-                label, expand_by_relevance, data=data, ranking=self.setting.bm25_for(*splits), splits=splits, seed=seed,
+                label,
+                expand_by_relevance,
+                data=data,
+                ranking=self.setting.bm25_for(*splits),
+                splits=splits,
+                seed=seed,
                 config=generator.relevance,
-            )  # fmt: skip
+            )
         assert generator.writer is not None
         return step(
-            label, expand_by_model, data=data, models=self.writers(name, generator.writer, splits), splits=splits,
-            seed=seed, config=generator.writer.generate,
-        )  # fmt: skip
+            label,
+            expand_by_model,
+            data=data,
+            models=self.writers(name, generator.writer, splits),
+            splits=splits,
+            seed=seed,
+            config=generator.writer.generate,
+        )
 
     def writers(self, name: str, writer: Writer, splits: list[str]) -> list[Step]:
         """The language models that write for some splits. For queries that were trained on there is one for each fold,
@@ -105,17 +118,31 @@ class Generators:
         if learn is None:
             return begun
         if config.answers.mode == "regex" and learn.targets.kind == "answer":
-            raise ValueError(f"generators: {name}: targets: kind: answer: with answers.mode: regex an answer is a "
-                             "pattern, which nobody writes; accepted: sentence, title")  # fmt: skip
+            raise ValueError(
+                f"generators: {name}: targets: kind: answer: with answers.mode: regex an answer is a "
+                "pattern, which nobody writes; accepted: sentence, title"
+            )
         title = name if fold is None else f"{name} fold {fold + 1}"
         by_answer = learn.targets.kind != "answer" and learn.targets.documents == "answering"
         rows = step(
-            f"{title} targets", targets, data=collection.data, splits=["train"],
+            f"{title} targets",
+            targets,
+            data=collection.data,
+            splits=["train"],
             ranking=collection.answering(self.setting.bm25_for("train"), ["train"]) if by_answer else None,
-            leave_out=None if fold is None else [fold, learn.folds], mode=config.answers.mode, config=learn.targets,
-        )  # fmt: skip
+            leave_out=None if fold is None else [fold, learn.folds],
+            mode=config.answers.mode,
+            config=learn.targets,
+        )
         tokens = step(f"{title} target tokens", tokenize, data=rows, model=begun, config=config.tokens)
         return learnt(
-            f"{title} generator", "generator", learn.train, start=begun, rows=rows, data=rows, tokens=tokens,
-            seed=[config.generator_seed, "generator", name, fold or 0], part="expansions",
-        )  # fmt: skip
+            f"{title} generator",
+            "generator",
+            learn.train,
+            start=begun,
+            rows=rows,
+            data=rows,
+            tokens=tokens,
+            seed=[config.generator_seed, "generator", name, fold or 0],
+            part="expansions",
+        )

@@ -28,14 +28,25 @@ class PassageReranker:
         label, collection = setting.label("passage reranker", seed), setting.collection
         ranking, by_answer = setting.bm25_for("train"), setting.config.relevant_by == "answers"
         pairs = step(
-            f"{label} groups", ranked_pairs, data=collection.data, split="train", by_answer=by_answer,
-            ranking=collection.answering(ranking, ["train"]) if by_answer else ranking, depth=config.depth,
-            groups=config.train.updates * config.train.batch, seed=part,
-        )  # fmt: skip
+            f"{label} groups",
+            ranked_pairs,
+            data=collection.data,
+            split="train",
+            by_answer=by_answer,
+            ranking=collection.answering(ranking, ["train"]) if by_answer else ranking,
+            depth=config.depth,
+            groups=config.train.updates * config.train.batch,
+            seed=part,
+        )
         return train_model(
-            label, collection, self._start, rows=pairs, rankings=setting.bm25_for, seed=part,
+            label,
+            collection,
+            self._start,
+            rows=pairs,
+            rankings=setting.bm25_for,
+            seed=part,
             config=TrainingPhase(mine=config.mining, train=config.train),
-        )  # fmt: skip
+        )
 
     def ranker(self, seed: int) -> Model:
         """The passage reranker that reranks here."""
@@ -51,7 +62,11 @@ class PassageReranker:
             for depth in depths:
                 name = f"{system} + passages" + ("" if depth == self.config.rerank.depth else f" k={depth}")
                 rankings[name] = reranked(
-                    self._setting.label(name, seed), self._setting.collection, ranking, ranker, self._setting.config,
+                    self._setting.label(name, seed),
+                    self._setting.collection,
+                    ranking,
+                    ranker,
+                    self._setting.config,
                     self.config.rerank.model_copy(update={"depth": depth}),
-                )  # fmt: skip
+                )
         return rankings

@@ -39,10 +39,18 @@ class QueryRerankers:
         view, tokens = self._reading(name, expansions, kind)
         model = (self.trained or self).train(name, kind, seed)
         label = self.setting.label(f"{name} {kind} predicted", seed)
-        return Prediction(tokens, step(
-            label, predict, expanded=expansions.expanded, candidates=view, tokens=tokens, reranker=model,
-            config=self.setting.config.predict,
-        ))  # fmt: skip
+        return Prediction(
+            tokens,
+            step(
+                label,
+                predict,
+                expanded=expansions.expanded,
+                candidates=view,
+                tokens=tokens,
+                reranker=model,
+                config=self.setting.config.predict,
+            ),
+        )
 
     @in_phase(QUERY_RERANKING)
     def train(self, name: str, kind: Kind, seed: int) -> Step:
@@ -51,22 +59,45 @@ class QueryRerankers:
         reranker = config.rerankers.of(name)[kind]
         look = reranker.train.validate_on_dev
         rows = step(
-            self.setting.label(f"{name} groups (train, max rank {reranker.max_rank})", seed), rank_groups,
-            data=self.setting.collection.data, ranks=expansions.ranks, split="train", max_rank=reranker.max_rank,
-            queries=config.training_queries, candidates=config.training_candidates, seed=[seed, "query reranker"],
-        )  # fmt: skip
+            self.setting.label(f"{name} groups (train, max rank {reranker.max_rank})", seed),
+            rank_groups,
+            data=self.setting.collection.data,
+            ranks=expansions.ranks,
+            split="train",
+            max_rank=reranker.max_rank,
+            queries=config.training_queries,
+            candidates=config.training_candidates,
+            seed=[seed, "query reranker"],
+        )
         # As in the public code, what checkpoints are chosen by does not depend on the maximum rank in training.
-        dev = step(
-            self.setting.label(f"{name} groups ({look.split})", seed), rank_groups,
-            data=self.setting.collection.data, ranks=expansions.ranks, split=look.split, max_rank=config.k + 1,
-            queries=look.queries, candidates=None, seed=[seed, "query reranker"],
-        ) if look is not None else None  # fmt: skip
+        dev = (
+            step(
+                self.setting.label(f"{name} groups ({look.split})", seed),
+                rank_groups,
+                data=self.setting.collection.data,
+                ranks=expansions.ranks,
+                split=look.split,
+                max_rank=config.k + 1,
+                queries=look.queries,
+                candidates=None,
+                seed=[seed, "query reranker"],
+            )
+            if look is not None
+            else None
+        )
         view, tokens = self._reading(name, expansions, kind)
         return learnt(
-            self.setting.label(f"{name} {kind} reranker", seed), "query_reranker", reranker.train,
-            start=self._start(name, kind), rows=rows, dev=dev, data=view, tokens=tokens,
-            seed=[seed, "query reranker", name, kind], part="query reranking",
-        )  # fmt: skip
+            self.setting.label(f"{name} {kind} reranker", seed),
+            "query_reranker",
+            reranker.train,
+            start=self._start(name, kind),
+            rows=rows,
+            dev=dev,
+            data=view,
+            tokens=tokens,
+            seed=[seed, "query reranker", name, kind],
+            part="query reranking",
+        )
 
     def _start(self, name: str, kind: Kind) -> Step:
         """The model that a generator's reranker of a kind begins as."""
@@ -84,13 +115,18 @@ class QueryRerankers:
         reranker, whose = self.setting.config.rerankers.of(name)[kind], self._whose(name, kind)
         view = step(
             f"{expansions.name} {whose} candidates",
-            candidates if reranker.template == "paper" else candidates_released, data=self.setting.collection.data,
-            expanded=expansions.expanded, ranking=expansions.ranking if kind == "rd" else None,
-        )  # fmt: skip
+            candidates if reranker.template == "paper" else candidates_released,
+            data=self.setting.collection.data,
+            expanded=expansions.expanded,
+            ranking=expansions.ranking if kind == "rd" else None,
+        )
         return view, step(
-            f"{expansions.name} {whose} tokens", tokenize, data=view, model=self._start(name, kind),
+            f"{expansions.name} {whose} tokens",
+            tokenize,
+            data=view,
+            model=self._start(name, kind),
             config=self.setting.config.tokens,
-        )  # fmt: skip
+        )
 
     def _training_expansions(self, name: str) -> Expansions:
         """The expansions that a generator's rerankers are trained and validated on.
@@ -108,8 +144,11 @@ class QueryRerankers:
         parts = [self.generators.issue(source, ["train"]), self.generators.issue(name, validation)]
         title = f"{name} after {source}" if source != name else f"{name} (train and {', '.join(validation)})"
         joined = step(
-            f"{title} joined", joined_expansions, data=self.setting.collection.data,
-            expanded=[part.expanded for part in parts], rankings=[part.ranking for part in parts],
+            f"{title} joined",
+            joined_expansions,
+            data=self.setting.collection.data,
+            expanded=[part.expanded for part in parts],
+            rankings=[part.ranking for part in parts],
             ranks=[part.ranks for part in parts],
-        )  # fmt: skip
+        )
         return Expansions(title, joined, joined, joined)

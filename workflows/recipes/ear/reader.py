@@ -29,20 +29,36 @@ class Reader:
         bm25 = config.learn_from == "BM25"
         ranking = self._setting.bm25_for("train") if bm25 else self._dense.retrieve(seed).ranking("train")
         rows = step(
-            self._setting.label("reader groups", seed), reading_groups, data=data,
-            ranking=ranking, split="train", passages=config.passages, visits=config.visits,
+            self._setting.label("reader groups", seed),
+            reading_groups,
+            data=data,
+            ranking=ranking,
+            split="train",
+            passages=config.passages,
+            visits=config.visits,
             seed=[seed, "reader"],
-        )  # fmt: skip
+        )
         answer_tokens = step(
-            self._setting.label("reader answer tokens", seed), tokenize, data=rows, model=begun.step,
+            self._setting.label("reader answer tokens", seed),
+            tokenize,
+            data=rows,
+            model=begun.step,
             config=self._setting.config.tokens,
-        )  # fmt: skip
+        )
         return begun.after(
             learnt(
-                self._setting.label("reader", seed), begun.objective, config.train, start=begun.step, rows=rows,
-                data=data, tokens=begun.tokens, seed=[seed, "reader"], part="reading", answer_tokens=answer_tokens,
+                self._setting.label("reader", seed),
+                begun.objective,
+                config.train,
+                start=begun.step,
+                rows=rows,
+                data=data,
+                tokens=begun.tokens,
+                seed=[seed, "reader"],
+                part="reading",
+                answer_tokens=answer_tokens,
             )
-        )  # fmt: skip
+        )
 
     @in_phase(READING)
     def read(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
@@ -53,10 +69,15 @@ class Reader:
             for depth in self._config.depths:
                 name = f"{system} + reader k={depth}"
                 answers = step(
-                    self._setting.label(f"{name} answers", seed), read_answers, data=data, tokens=reader.tokens,
-                    ranking=ranking, split=self._setting.split, reader=reader.step,
+                    self._setting.label(f"{name} answers", seed),
+                    read_answers,
+                    data=data,
+                    tokens=reader.tokens,
+                    ranking=ranking,
+                    split=self._setting.split,
+                    reader=reader.step,
                     config=self._config.read.model_copy(update={"passages": depth}),
-                )  # fmt: skip
+                )
                 label = self._setting.label(f"{name} measures", seed)
                 measures[name] = step(label, evaluate_answers, data=data, answers=answers)
         return measures

@@ -22,8 +22,21 @@ from sparring.workflows.stages.untrained import add_untrained, from_files, start
 from sparring.workflows.steps.study import study
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
 
-MODELS = ("generator_seed", "generators", "include_question", "negatives", "order", "passages", "reader",
-          "rerankers", "retriever", "screen", "train", "training_candidates", "training_queries")  # fmt: skip
+MODELS = (
+    "generator_seed",
+    "generators",
+    "include_question",
+    "negatives",
+    "order",
+    "passages",
+    "reader",
+    "rerankers",
+    "retriever",
+    "screen",
+    "train",
+    "training_candidates",
+    "training_queries",
+)
 """The keys that an experiment with `models_from` takes from that other experiment."""
 
 
@@ -85,10 +98,17 @@ def build(config: Config) -> Outcome:
     if other is not None:
         gathered = relabelled(gathered, _labels(other, str(config.models_from)))
     return Outcome(
-        results=gathered, data=collection.data, systems=results.systems, retrieval=last.retrieval, ranker=None,
-        split=split, note=_note(config), costs=tuple(last.costs), examples=(list(last.choices)[-1], "BM25"),
+        results=gathered,
+        data=collection.data,
+        systems=results.systems,
+        retrieval=last.retrieval,
+        ranker=None,
+        split=split,
+        note=_note(config),
+        costs=tuple(last.costs),
+        examples=(list(last.choices)[-1], "BM25"),
         pictures=(_study(ear, expansions, last.choices),),
-    )  # fmt: skip
+    )
 
 
 def _dense_name(config: Config) -> str:
@@ -173,9 +193,12 @@ class Seed:
             for system, ranking in ear.passages.rerank(rankings | several, self.seed).items():
                 with in_phase(PASSAGE_RERANKING):
                     self.results.add(
-                        system, ranking, ranker=ear.passages.ranker(self.seed).step, seed=self.seed,
+                        system,
+                        ranking,
+                        ranker=ear.passages.ranker(self.seed).step,
+                        seed=self.seed,
                         queries=ear.passages.config.rerank.queries,
-                    )  # fmt: skip
+                    )
         if ear.reader is not None:
             read = {"BM25": ear.setting.bm25, dense: retrieval.ranking(config.evaluate.split), **rankings}
             for system, measures in ear.reader.read(read, self.seed).items():
@@ -249,8 +272,14 @@ def _study(ear: Ear, expansions: dict[str, Expansions], chosen: dict[str, list[S
     by_answer = ear.config.relevant_by == "answers"
     bm25 = collection.answering(ear.setting.bm25, [split]) if by_answer else ear.setting.bm25
     return step(
-        "lengths and examples", study, data=collection.data, split=split, lexical=bm25, by_answer=by_answer,
+        "lengths and examples",
+        study,
+        data=collection.data,
+        split=split,
+        lexical=bm25,
+        by_answer=by_answer,
         ranks={name: one.ranks for name, one in expansions.items()},
-        choices={name: {system: rankings[at] for system, rankings in chosen.items()}
-                 for at, name in enumerate(expansions)},
-    )  # fmt: skip
+        choices={
+            name: {system: rankings[at] for system, rankings in chosen.items()} for at, name in enumerate(expansions)
+        },
+    )

@@ -54,9 +54,14 @@ class Setting:
     def retrieve(self, label: str, expanded: Step, splits: list[str]) -> Step:
         """BM25's ranking for expanded queries."""
         return step(
-            label, lucene_search, data=expanded, index=self.collection.bm25_index, splits=splits, k=self.config.k,
+            label,
+            lucene_search,
+            data=expanded,
+            index=self.collection.bm25_index,
+            splits=splits,
+            k=self.config.k,
             config=self.config.bm25.search,
-        )  # fmt: skip
+        )
 
     def rm3(self) -> Step | None:
         """The ranking of BM25 with RM3; None where the config asks for none."""
@@ -70,9 +75,14 @@ class Setting:
         if len(rankings) == 1:
             return rankings[0]
         return step(
-            f"{label} fused", fuse, data=self.collection.data, rankings=rankings, split=self.split,
-            config=self.fusion(config or self.config.fusion, lists=len(rankings)), lexical=list(lexical),
-        )  # fmt: skip
+            f"{label} fused",
+            fuse,
+            data=self.collection.data,
+            rankings=rankings,
+            split=self.split,
+            config=self.fusion(config or self.config.fusion, lists=len(rankings)),
+            lexical=list(lexical),
+        )
 
     def fusion(self, config: FusionConfig, *, lists: int | None = None) -> FusionConfig:
         """How so many rankings are fused, or, as of a query's expansions, as many as there are. Only the second of two

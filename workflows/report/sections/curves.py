@@ -26,11 +26,15 @@ def curves(steps: Finished, store: Store) -> Json:
         if lines:
             trainings.setdefault(without_seed(node.label), []).append((record["summary"], lines))
     drawn = [
-        {"label": label, "seeds": len(seeds), "updates": max(summary["updates"] for summary, _ in seeds),
-         "best": [summary["best"]["update"] for summary, _ in seeds if summary.get("best")],
-         "charts": [{"title": one.title, "svg": drawing(svg(one))} for one in _charts(seeds)]}
+        {
+            "label": label,
+            "seeds": len(seeds),
+            "updates": max(summary["updates"] for summary, _ in seeds),
+            "best": [summary["best"]["update"] for summary, _ in seeds if summary.get("best")],
+            "charts": [{"title": one.title, "svg": drawing(svg(one))} for one in _charts(seeds)],
+        }
         for label, seeds in list(trainings.items())[:MOST]
-    ]  # fmt: skip
+    ]
     return {"trainings": drawn, "left_out": max(0, len(trainings) - MOST)}
 
 

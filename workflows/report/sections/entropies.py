@@ -20,8 +20,15 @@ def entropies(systems: Sequence[System], store: Store) -> list[Json]:
     for (name, collection, split), seeds in measured.items():
         mean, deviation = mean_and_deviation(summary["entropy"] for summary in seeds)
         documents = seeds[0]["entropy_documents"]
-        rows.append({
-            "system": name, "collection": collection, "split": split, "documents": documents,
-            "entropy": (mean, deviation), "choices": math.exp(mean), "even": math.log(documents),
-        })  # fmt: skip
+        rows.append(
+            {
+                "system": name,
+                "collection": collection,
+                "split": split,
+                "documents": documents,
+                "entropy": (mean, deviation),
+                "choices": math.exp(mean),
+                "even": math.log(documents),
+            }
+        )
     return rows

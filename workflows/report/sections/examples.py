@@ -49,9 +49,14 @@ def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> 
     counts = {"won": len(won), "lost": len(lost), "same": len(changed) - len(won) - len(lost)}
     several = len({one.seed for one in ours}) > 1
     return {
-        "system": pair[0], "baseline": pair[1], "collection": system.collection, "split": system.split,
-        "seed": system.seed if several else None, "counts": counts, **cases,
-    }  # fmt: skip
+        "system": pair[0],
+        "baseline": pair[1],
+        "collection": system.collection,
+        "split": system.split,
+        "seed": system.seed if several else None,
+        "counts": counts,
+        **cases,
+    }
 
 
 def _where(one: System) -> tuple[str, str, int]:

@@ -109,12 +109,15 @@ def _place(listed: Sequence[Listed], most: int) -> Json | None:
     known = {query for of in systems.values() for values in of.values.values() for query in values}
     asked = [query for query in asked if query in known]
     return {
-        "collection": system.collection, "split": system.split, "measures": measures, "systems": list(systems),
+        "collection": system.collection,
+        "split": system.split,
+        "measures": measures,
+        "systems": list(systems),
         "measured": max(of.measured for of in systems.values()),
         "values": [[_thousandths(of.values.get(name, {}), asked) for name in measures] for of in systems.values()],
         "ranks": [[of.ranks.get(query) for query in asked] for of in systems.values()],
         **_texts(data, asked, list(systems.values()), relevant, measures[0], most),
-    }  # fmt: skip
+    }
 
 
 def _compared(seeds: Sequence[Listed], asked: Sequence[str], relevant: dict[str, set[str]]) -> _Compared | None:
@@ -154,9 +157,13 @@ def _thousandths(values: dict[str, float], asked: Sequence[str]) -> list[int | N
 
 
 def _texts(
-    data: Path, asked: Sequence[str], systems: Sequence[_Compared], relevant: dict[str, set[str]], measure: str,
+    data: Path,
+    asked: Sequence[str],
+    systems: Sequence[_Compared],
+    relevant: dict[str, set[str]],
+    measure: str,
     most: int,
-) -> Json:  # fmt: skip
+) -> Json:
     """The texts of the queries, and those of documents for as many queries as `most` bytes hold: the queries first on
     which the systems differ most by the measure."""
     texts = records(data / "queries.parquet", "query_id", list(asked))
@@ -184,12 +191,16 @@ def _texts(
     return {
         "queries": [_cut(texts[query]["text"], 4 * TITLE) for query in asked],
         "documents": documents,
-        "first": [[[chosen[d] for d in of.first.get(query, [])] if query in of_query else None for query in asked]
-                  for of in systems],
-        "right": [[chosen[d] for d in of_query[query] if d in relevant.get(query, ())] if query in of_query else None
-                  for query in asked],
+        "first": [
+            [[chosen[d] for d in of.first.get(query, [])] if query in of_query else None for query in asked]
+            for of in systems
+        ],
+        "right": [
+            [chosen[d] for d in of_query[query] if d in relevant.get(query, ())] if query in of_query else None
+            for query in asked
+        ],
         "shown": len(of_query),
-    }  # fmt: skip
+    }
 
 
 def _needed(query: str, systems: Sequence[_Compared], relevant: dict[str, set[str]]) -> list[str]:

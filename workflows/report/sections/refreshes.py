@@ -57,10 +57,12 @@ def refreshes(steps: Finished, store: Store) -> Json | None:
     names = [f"rank {parts[0]}", *parts[1:], "not found"]
     bars = {row["label"]: row["bands"] for row in rows if row["listed"] == listed}
     return {
-        "rows": rows, "queries": max(row["queries"] for row in rows), "listed": listed,
+        "rows": rows,
+        "queries": max(row["queries"] for row in rows),
+        "listed": listed,
         "screened": any(row["removed"] for row in rows),
         "picture": drawing(svg("rank of the first positive", names, bars)),
-    }  # fmt: skip
+    }
 
 
 def _drawn(steps: Finished) -> Sequence[_Drawn]:
@@ -101,18 +103,25 @@ def _measured(one: _Drawn, store: Store, tops: dict[str, tuple[dict[str, set[str
     before = tops.get(one.before.ranking.fingerprint) if one.before else None
     listed = int(ranking["rank"].to_numpy().max(initial=1))
     return {
-        "queries": len(there), "depth": one.depth, "listed": listed, "bands": shares_by_band(ranks, listed),
-        "median": median_rank(ranks), "overlap": overlap(before[0], own) if before else None,
+        "queries": len(there),
+        "depth": one.depth,
+        "listed": listed,
+        "bands": shares_by_band(ranks, listed),
+        "median": median_rank(ranks),
+        "overlap": overlap(before[0], own) if before else None,
         "since": without_seed(one.before.ranking.label) if before and one.before else "",
         "removed": [_removed(name, summary) for name, summary in one.screens.items()],
-    }  # fmt: skip
+    }
 
 
 def _removed(name: str, summary: Json) -> Json:
     """The share of a ranking's candidates that a screening removed, by reason."""
     whole = max(1, summary["before"])
-    return {"name": name, "share": 1 - summary["after"] / whole,
-            "reasons": {reason: count / whole for reason, count in summary["removed"].items()}}  # fmt: skip
+    return {
+        "name": name,
+        "share": 1 - summary["after"] / whole,
+        "reasons": {reason: count / whole for reason, count in summary["removed"].items()},
+    }
 
 
 def _mean(seeds: Sequence[Json]) -> Json:
@@ -120,17 +129,17 @@ def _mean(seeds: Sequence[Json]) -> Json:
     first = seeds[0]
     overlaps = [one["overlap"] for one in seeds if one["overlap"] is not None]
     removed = [
-        {"name": name, "share": fmean(one["share"] for one in of),
-         "reasons": _means([one["reasons"] for one in of])}
+        {"name": name, "share": fmean(one["share"] for one in of), "reasons": _means([one["reasons"] for one in of])}
         for name, of in _by_name(one for seed in seeds for one in seed["removed"]).items()
-    ]  # fmt: skip
+    ]
     middle = fmean(one["median"] for one in seeds)
     return {
         **{key: first[key] for key in ("queries", "depth", "listed", "since")},
         "bands": [fmean(column) for column in zip(*(one["bands"] for one in seeds), strict=True)],
         "median": None if math.isinf(middle) else middle,
-        "overlap": fmean(overlaps) if overlaps else None, "removed": removed,
-    }  # fmt: skip
+        "overlap": fmean(overlaps) if overlaps else None,
+        "removed": removed,
+    }
 
 
 def _by_name(removed: Iterable[Json]) -> dict[str, list[Json]]:

@@ -20,8 +20,13 @@ def screens(steps: Finished, store: Store) -> Iterator[Json]:
         ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]
         documents = records(data / "documents.parquet", "doc_id", ids)
         words = [
-            {**case, "query": queries[case["query_id"]]["text"], "document": documents[case["doc_id"]],
-             "right": documents.get(case["positive"] or ""), "copied": documents.get(case.get("copy_of") or "")}
+            {
+                **case,
+                "query": queries[case["query_id"]]["text"],
+                "document": documents[case["doc_id"]],
+                "right": documents.get(case["positive"] or ""),
+                "copied": documents.get(case.get("copy_of") or ""),
+            }
             for case in cases
-        ]  # fmt: skip
+        ]
         yield {"label": node.label, **record["summary"], "cases": words}

@@ -17,11 +17,15 @@ def similarities(systems: Sequence[System], store: Store) -> list[Json]:
     """For each set of rated pairs: the numbers of each system's vectors, the mean over its seeds, and the distribution
     of the last seed's cosines by rating."""
     return [
-        {"collection": collection, "split": split, **{key: _last(of)[key] for key in ("pairs", "aligned")},
-         "systems": [_numbers(name, seeds) for name, seeds in of.items()],
-         "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()]}
+        {
+            "collection": collection,
+            "split": split,
+            **{key: _last(of)[key] for key in ("pairs", "aligned")},
+            "systems": [_numbers(name, seeds) for name, seeds in of.items()],
+            "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()],
+        }
         for (collection, split), of in by_system(systems, store).items()
-    ]  # fmt: skip
+    ]
 
 
 def by_system(systems: Sequence[System], store: Store) -> dict[tuple[str, str], dict[str, list[Json]]]:

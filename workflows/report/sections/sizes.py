@@ -21,13 +21,16 @@ def sizes(steps: Finished, store: Store) -> Iterator[Json]:
         measures = list(told[0]["measures"])
         numbers = ["bytes", "document", "rescoring_document", "milliseconds", "overlap", *measures]
         yield {
-            "title": node.label, "measures": measures, "depth": DEPTH, "queries": told[0]["queries"],
+            "title": node.label,
+            "measures": measures,
+            "depth": DEPTH,
+            "queries": told[0]["queries"],
             "seeds": max(map(len, of.values())),
             "rows": [
                 {"system": name, **{one: mean_and_deviation(row[one] for row in seeds)[0] for one in numbers}}
                 for name, seeds in of.items()
             ],
-        }  # fmt: skip
+        }
 
 
 def _costs(inputs: Json, store: Store) -> Json:
@@ -40,10 +43,11 @@ def _costs(inputs: Json, store: Store) -> Json:
     records = [record for one in steps if (record := store.record(one)) is not None]
     queries = max([1, *(record["summary"]["queries"] for record in records)])
     return {
-        "bytes": searched["bytes"], "document": searched["bytes"] / max(1, searched["documents"]),
+        "bytes": searched["bytes"],
+        "document": searched["bytes"] / max(1, searched["documents"]),
         "rescoring_document": kept["bytes"] / max(1, kept["documents"]),
         "milliseconds": 1000 * sum(map(busy, records)) / queries,
-    }  # fmt: skip
+    }
 
 
 def _summary(made: Step | None, store: Store) -> Json:

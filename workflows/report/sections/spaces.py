@@ -33,8 +33,10 @@ def _space(collection: str, split: str, systems: dict[str, list[Json]]) -> Json:
     ]
     maps = [(name, scatter(name, **one["map"])) for name, one in last.items() if one["map"]]
     return {
-        "collection": collection, "split": split, "queries": max(one["queries"] for one in last.values()),
+        "collection": collection,
+        "split": split,
+        "queries": max(one["queries"] for one in last.values()),
         "systems": [{"system": name, **mean_over_seeds(seeds)} for name, seeds in systems.items()],
         "pictures": [{"title": title, "svg": drawing(svg)} for title, svg in pictures],
         "maps": [{"system": name, "svg": drawing(svg)} for name, svg in maps],
-    }  # fmt: skip
+    }

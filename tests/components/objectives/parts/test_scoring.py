@@ -186,10 +186,15 @@ def test_documents_against_queries(objective: Retriever, rows: list[Row], vector
         document = vectors.documents[row.own]
         out = {one.query for one in rows if row.own in one.known or one.own == row.own} | {row.query}
         check(mask, i, [document @ vectors.queries[text] for text in {other.query for other in rows} - out])
-        check(count, i, [
-            document @ vectors.queries[other.query] for j, other in enumerate(rows)
-            if j != i and (row.own not in other.known or other.query == row.query or other.own == row.own)
-        ])  # fmt: skip
+        check(
+            count,
+            i,
+            [
+                document @ vectors.queries[other.query]
+                for j, other in enumerate(rows)
+                if j != i and (row.own not in other.known or other.query == row.query or other.own == row.own)
+            ],
+        )
 
 
 def test_documents_against_documents(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
@@ -202,11 +207,17 @@ def test_documents_against_documents(objective: Retriever, rows: list[Row], vect
         out = {one.own for one in rows if one.query == row.query} | row.known | {row.own, None}
         texts = {other.own for other in rows if other.own not in out}
         check(mask, i, [document @ vectors.documents[text] for text in texts if text])
-        check(count, i, [
-            document @ vectors.documents[other.own] for j, other in enumerate(rows)
-            if j != i and other.own
-            and (other.own not in row.known or other.query == row.query or other.own == row.own)
-        ])  # fmt: skip
+        check(
+            count,
+            i,
+            [
+                document @ vectors.documents[other.own]
+                for j, other in enumerate(rows)
+                if j != i
+                and other.own
+                and (other.own not in row.known or other.query == row.query or other.own == row.own)
+            ],
+        )
 
 
 def test_documents_against_all_candidates(objective: Retriever, rows: list[Row], vectors: Vectors) -> None:
