@@ -16,8 +16,8 @@ from sparring.components.evaluation.result_table import CLEAR
 from sparring.components.evaluation.significance import THE_METHOD
 from sparring.components.yaml_files import read_based, read_yaml
 from sparring.workflows import ROOT
-from sparring.workflows.stages.expected import KEY, Expected
-from sparring.workflows.stages.experiments import name_of
+from sparring.workflows.experiments.expected import KEY, Expected
+from sparring.workflows.experiments.loading import name_of
 
 HOLDS, SIGN_ONLY, DOES_NOT, NOT_SHOWN = "holds", "holds in sign only", "does not hold", "not shown"
 UNTOLD = "cannot be told here"

@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 from sparring.components.config import Config  # noqa: E402
 from sparring.components.yaml_files import read_based  # noqa: E402
+from sparring.workflows.experiments.expected import KEY, Expected  # noqa: E402
+from sparring.workflows.experiments.scale import why_not  # noqa: E402
 from sparring.workflows.stages import experiments  # noqa: E402
-from sparring.workflows.stages.expected import KEY, Expected  # noqa: E402
-from sparring.workflows.stages.scale import why_not  # noqa: E402
 from sparring.workflows.store.dag import graph  # noqa: E402
 
 FOLDER = ROOT / "configs" / "papers"

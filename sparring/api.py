@@ -14,12 +14,13 @@ from sparring.components.config import UserError
 from sparring.components.evaluation import result_table
 from sparring.components.systems.system import System
 from sparring.workflows.command_line import parser
-from sparring.workflows.commands import opening
+from sparring.workflows.commands import common
 from sparring.workflows.distributed.cluster import Cluster, cores
+from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
 from sparring.workflows.serving import library
-from sparring.workflows.stages import experiments, systems
-from sparring.workflows.store.needed import NotMade
+from sparring.workflows.store.availability import NotMade
+from sparring.workflows.systems import deployable
 
 Place = str | os.PathLike[str]
 
@@ -86,7 +87,7 @@ def run(
         _call("run", words, *([] if cluster is None else ["--cluster", str(cluster)]))
     finally:
         if not joined:
-            opening.leave()
+            common.leave()
     return read(config, sets=sets, store=store, runs=runs)
 
 
@@ -96,7 +97,7 @@ def read(
     """Read the results of an experiment that was run. UserError if its run is not finished."""
     words = _words(config, sets, store, runs)
     arguments = parser().parse_args(_placed("show", words))
-    experiment, opened_store = opening.opened(arguments)
+    experiment, opened_store = common.opened(arguments)
     if not opened_store.is_done(experiment.outcome.results):
         raise UserError(f"{config}: its run is not finished. Run it first: sparring.run({str(config)!r}).")
     folder = RunFolder(experiment, opened_store)
@@ -122,7 +123,7 @@ def load(
 
     UserError if the place holds no system, or if a part of the system is missing or damaged.
     """
-    if not experiments.is_system(Path(place)):
+    if not loading.is_system(Path(place)):
         return _load_from_run(tuple(_words(place, sets, store, runs)), system, threads=threads, device=device)
     if system is not None or sets:
         raise UserError(f"{place}: an exported system searches as its system.json says. Leave out `system` and `sets`.")
@@ -136,10 +137,10 @@ def _load_from_run(
     threads: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> System:
-    experiment, store = opening.opened(parser().parse_args(_placed("show", list(words))))
+    experiment, store = common.opened(parser().parse_args(_placed("show", list(words))))
     outcome = experiment.outcome
     try:
-        row = systems.asked(outcome, store) if name is None else systems.chosen(outcome, name)
+        row = deployable.asked(outcome, store) if name is None else deployable.chosen(outcome, name)
         plan = library.last(outcome, store) if row is None else library.measured(row, store)
     except NotMade as error:
         raise UserError(f"{error}. Run it first: sparring.run({words[-1]!r}).") from None

@@ -21,8 +21,8 @@ from pydantic import BaseModel
 from sparring.components.config import Config
 from sparring.components.sources import base as sources
 from sparring.components.yaml_files import read_based
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.results import Outcome
+from sparring.workflows.experiments import loading
+from sparring.workflows.systems.results import Outcome
 from tests.support.planned import CONFIGS, planned
 from tests.support.tiny import ROOT
 
@@ -91,7 +91,7 @@ def test_the_layout_is_what_is_on_disk() -> None:
 # Recipes, configs, steps
 
 
-@pytest.mark.parametrize("recipe", experiments.names())
+@pytest.mark.parametrize("recipe", loading.names())
 def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
     module = importlib.import_module(f"sparring.workflows.recipes.{recipe}")
     assert issubclass(module.Config, Config)
@@ -101,7 +101,7 @@ def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
 
 
 def test_every_recipe_has_a_config_file() -> None:
-    assert {read_based(path)["recipe"] for path in CONFIGS} == set(experiments.names())
+    assert {read_based(path)["recipe"] for path in CONFIGS} == set(loading.names())
 
 
 def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -116,7 +116,7 @@ def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def configs() -> list[type[BaseModel]]:
     """Every config that a file can hold: from recipes, sources and profiles."""
-    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in experiments.names()]
+    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in loading.names()]
     tops += [importlib.import_module(f"sparring.components.sources.{format}").Source for format in sources.formats()]
     tops += [
         importlib.import_module("sparring.workflows.distributed.cluster").Cluster,

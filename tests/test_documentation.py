@@ -16,8 +16,8 @@ import yaml
 
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows import command_line as command_line
+from sparring.workflows.experiments import loading
 from sparring.workflows.program import located
-from sparring.workflows.stages import experiments
 from tests.support import tiny
 from tests.support.tiny import ROOT
 
@@ -67,7 +67,7 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "page.yaml"
     file.write_text(yaml_text(tree))
     monkeypatch.chdir(ROOT)
-    experiments.read_config(file, [])
+    loading.read_config(file, [])
 
 
 def test_the_package_of_ones_own_is_run(
@@ -121,7 +121,7 @@ def test_an_error_that_is_explained_is_one_that_is_said() -> None:
 
 def test_every_recipe_is_named_among_the_methods_or_guides() -> None:
     named = set(re.findall(r"`([\w-]+)`", "\n".join(page.read_text() for page in PAGES)))
-    assert set(experiments.names()) - named == set()
+    assert set(loading.names()) - named == set()
 
 
 def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=quiet)
     assert done.returncode == 0, done.stderr  # also for a link or an anchor that leads nowhere
     html = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert {f"reference/configs/{name}.html" for name in experiments.names()} <= html.keys()
+    assert {f"reference/configs/{name}.html" for name in loading.names()} <= html.keys()
     assert "same_tower" in html["reference/losses.html"]
     assert "update_seconds" in html["reference/profile.html"]
     assert "max_tokens_per_pass" in html["errors.html"]

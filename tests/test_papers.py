@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from sparring.components.yaml_files import read_based
-from sparring.workflows.stages.expected import KEY, Expected
+from sparring.workflows.experiments.expected import KEY, Expected
 from tests.support.tiny import ROOT
 
 FOLDER = ROOT / "configs" / "papers"

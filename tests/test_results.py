@@ -106,7 +106,7 @@ def test_the_pages_are_current(pages: ModuleType) -> None:
 
 def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleType, tmp_path: Path) -> None:
     """So that a record which comes later does not break the pages."""
-    from sparring.workflows.stages import experiments
+    from sparring.workflows.experiments import loading
 
     waiting: dict[str, set[str]] = {}
     for path in pages.CLAIMS.glob("*.yaml"):
@@ -114,7 +114,7 @@ def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleT
             if pages.rule.record(one.record) is None:
                 waiting.setdefault(one.record, set()).update((one.better, one.worse))
     for name, rows in waiting.items():
-        outcome = experiments.read(ROOT / pages.rule.configs()[name], [], tmp_path).outcome
+        outcome = loading.read(ROOT / pages.rule.configs()[name], [], tmp_path).outcome
         assert rows - {system.name for system in outcome.systems} == set(), name
 
 

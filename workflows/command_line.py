@@ -17,6 +17,7 @@ from sparring.components.config import UserError
 from sparring.workflows.commands import (
     chaos,
     clean,
+    common,
     completion,
     convert,
     doctor,
@@ -24,7 +25,6 @@ from sparring.workflows.commands import (
     export,
     init,
     marks,
-    opening,
     plan,
     push,
     record,
@@ -39,8 +39,8 @@ from sparring.workflows.commands import (
 )
 from sparring.workflows.program import program, without_passwords
 from sparring.workflows.store import s3
+from sparring.workflows.store.availability import NotMade, remade
 from sparring.workflows.store.dag import StepFailed
-from sparring.workflows.store.needed import NotMade, remade
 
 COMMANDS = (
     init,
@@ -143,7 +143,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         if error.errno not in OF_THE_DISK:
-            if lost := opening.damaged(arguments):  # Arrow's, of no system call
+            if lost := common.damaged(arguments):  # Arrow's, of no system call
                 return _said(lost, arguments)
             raise
         where = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
@@ -153,12 +153,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
     except Exception:
-        if lost := opening.damaged(arguments):
+        if lost := common.damaged(arguments):
             return _said(lost, arguments)
         raise
     finally:
         with suppress(KeyboardInterrupt):  # a second one, while Ray is left
-            opening.leave()
+            common.leave()
 
 
 def _output() -> str:
@@ -181,14 +181,14 @@ def _disks(arguments: argparse.Namespace) -> str:
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     """Say what is wrong, with the command that makes what is not there."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
-    error = opening.labelled_here(error, arguments) if named and isinstance(error, NotMade) and error.name else error
+    error = common.labelled_here(error, arguments) if named and isinstance(error, NotMade) and error.name else error
     said = str(error)
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
         said = f"{error}: repeat the command"  # which sent this job, and knows no --until
     elif isinstance(error, NotMade):
-        others = opening.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
-        finished = named and not error.again and opening.is_finished(arguments)
-        said = error.told(opening.run_command(arguments) if named else None, finished=finished) + others
+        others = common.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
+        finished = named and not error.again and common.is_finished(arguments)
+        said = error.told(common.run_command(arguments) if named else None, finished=finished) + others
     print(without_passwords(f"error: {said}"), file=sys.stderr)
     return 2
 

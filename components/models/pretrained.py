@@ -29,6 +29,7 @@ from transformers.utils.hub import cached_file
 from sparring.components.config import Damaged, UserError
 from sparring.components.files import naming_damage
 from sparring.components.models import adapters, hub
+from sparring.components.models.adapter_base import adapted
 from sparring.components.models.attention import for_reading, is_decoder, with_attention
 from sparring.components.models.capabilities import DROPOUTS
 from sparring.components.models.configs import (
@@ -41,7 +42,6 @@ from sparring.components.models.configs import (
     locate_model,
 )
 from sparring.components.models.layers import keep_layers
-from sparring.components.models.over_base import adapted
 from sparring.components.models.seeding import seeded
 from sparring.components.models.special_tokens import pad_with_any
 

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 from sparring.components.config import Config, Damaged, parse
 from sparring.components.data.tokenizers import MODEL_CONFIG, tokenizer_file
 from sparring.components.files import check_whole, naming_damage, read_json, write_json
-from sparring.components.models import adapters, bert, over_base, pretrained
+from sparring.components.models import adapter_base, adapters, bert, pretrained
 from sparring.components.models.attention import for_reading
 from sparring.components.models.configs import BASE, MODULES, Pretrained
 
@@ -74,7 +74,7 @@ def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
     """An encoder that `save_tower` wrote; `frozen`, to be asked alone."""
     if frozen and (own := bert.encoder(folder)) is not None:
         return own
-    return over_base.saved(pretrained.plain_encoder, folder) or for_reading(
+    return adapter_base.saved(pretrained.plain_encoder, folder) or for_reading(
         _whole(AutoModel, folder, add_pooling_layer=False)
     )
 
@@ -84,7 +84,7 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
     """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
     if frozen and (own := bert.classifier(folder)) is not None:
         return own
-    return over_base.saved(pretrained.plain_classifier, folder, head=True) or _whole(
+    return adapter_base.saved(pretrained.plain_classifier, folder, head=True) or _whole(
         AutoModelForSequenceClassification, folder
     )
 
@@ -92,14 +92,14 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 @_of_folder
 def load_language_model(folder: Path, auto: Any) -> Any:
     """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
-    saved = over_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
+    saved = adapter_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
     return saved or _whole(auto, folder, unused=".pooler.")  # of an encoder with a decoder made of it
 
 
 @_of_folder
 def load_causal_language_model(folder: Path) -> Any:
     """A causal language model that `save_tower` wrote."""
-    return over_base.saved(pretrained.plain_causal_language_model, folder) or _whole(AutoModelForCausalLM, folder)
+    return adapter_base.saved(pretrained.plain_causal_language_model, folder) or _whole(AutoModelForCausalLM, folder)
 
 
 @_of_folder

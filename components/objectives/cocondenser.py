@@ -12,10 +12,10 @@ from torch import Tensor
 from sparring.components.compute.gather import gather, rank
 from sparring.components.data.batches import Batch
 from sparring.components.data.tokens import Tokens
+from sparring.components.objectives.parts.config import SpanConfig
 from sparring.components.objectives.simlm import BottleneckBatch, Predictions, SimLM
 from sparring.components.scores import Scores
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import SpanConfig
 from sparring.components.training.terms import Duplicates, LossTerm
 
 

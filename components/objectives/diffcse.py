@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from sparring.components.objectives.parts.config import DifferenceConfig, ProjectorConfig
 from sparring.components.objectives.parts.difference import DifferencePrediction
 from sparring.components.objectives.simcse import SimCSE, ViewsBatch, ViewsRepresentations
 from sparring.components.scores import Scores
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import DifferenceConfig, ProjectorConfig
 from sparring.components.training.terms import LossTerm
 
 

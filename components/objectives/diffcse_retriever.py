@@ -13,13 +13,13 @@ from torch import Tensor
 
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.config import DifferenceConfig
 from sparring.components.objectives.parts.difference import DifferencePrediction
 from sparring.components.objectives.parts.editing import Edits
 from sparring.components.objectives.parts.scoring import RetrieverBatch
 from sparring.components.objectives.retriever import Retriever
 from sparring.components.scores import Scores
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import DifferenceConfig
 from sparring.components.training.terms import LossTerm
 
 

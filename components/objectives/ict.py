@@ -9,11 +9,11 @@ from torch import Tensor
 
 from sparring.components.data.tokenizers import load_tokenizer
 from sparring.components.data.tokens import Tokens
+from sparring.components.objectives.parts.config import ClozeConfig
 from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores
 from sparring.components.objectives.retriever import Retriever
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
-from sparring.components.training.pretraining import ClozeConfig
 
 ENDS = tuple(".!?…。\uff01\uff1f\uff0e؟।")
 """Tokens that end a sentence, in Chinese, Japanese, Arabic and Hindi too: the token store has no texts."""

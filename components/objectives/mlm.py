@@ -10,10 +10,10 @@ from torch import Tensor
 
 from sparring.components.compute.roofline import MatrixProducts, head_operations
 from sparring.components.models.masked_language_model import MaskedLanguageModel
+from sparring.components.objectives.parts.config import MaskedLanguageModelingConfig
 from sparring.components.objectives.parts.replacing import placed
 from sparring.components.objectives.parts.token_prediction import TokenPrediction
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import MaskedLanguageModelingConfig
 
 
 class MaskedBatch(NamedTuple):

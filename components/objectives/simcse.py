@@ -18,6 +18,12 @@ from sparring.components.data.batches import Batch
 from sparring.components.models.bottleneck import Projector
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.mlm import MaskedBatch
+from sparring.components.objectives.parts.config import (
+    AugmentationConfig,
+    MaskedLanguageModelingConfig,
+    ProjectorConfig,
+    not_one_encoder,
+)
 from sparring.components.objectives.parts.editing import Editing, Edits
 from sparring.components.objectives.parts.rated_pairs import RatedPairs
 from sparring.components.objectives.parts.replacing import Masking, language_model_head, placed, token_scores
@@ -25,12 +31,6 @@ from sparring.components.scores import Scores
 from sparring.components.training import objective
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import (
-    AugmentationConfig,
-    MaskedLanguageModelingConfig,
-    ProjectorConfig,
-    not_one_encoder,
-)
 from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 

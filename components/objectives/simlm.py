@@ -14,11 +14,11 @@ from sparring.components.compute.roofline import MatrixProducts, head_operations
 from sparring.components.config import UserError
 from sparring.components.models.bottleneck import Decoder, DetectionHead
 from sparring.components.models.dual_encoder import DualEncoder, pool
+from sparring.components.objectives.parts.config import BottleneckConfig
 from sparring.components.objectives.parts.replacing import GENERATOR, language_model_head, load_generator, placed
 from sparring.components.objectives.parts.token_prediction import TokenPrediction
 from sparring.components.scores import Scores
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import BottleneckConfig
 from sparring.components.training.terms import LossTerm
 
 

@@ -113,7 +113,7 @@ def build(
 
 
 def of_int8(scale: Sequence[float], documents: Sequence[npt.NDArray[np.int8]]) -> Any:
-    """An index that holds int8 vectors (`components.retrieval.smaller`) as they are: FAISS's `SQ8`, whose numbers are
+    """An index that holds int8 vectors (`components.retrieval.quantised`) as they are: FAISS's `SQ8`, whose numbers are
     `least + (code + 1/2) / 255 range`, with such ranges that a code is one of ours and 127."""
     index = faiss.IndexScalarQuantizer(len(scale), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     distances = np.asarray(scale, np.float64)

@@ -94,7 +94,7 @@ class System:
         if config.dense is not None or config.ranker is not None:
             options |= models()
         if config.dense is not None:
-            from sparring.components.retrieval import index, smaller
+            from sparring.components.retrieval import index, quantised
 
             near = config.dense.neighbours
             opened = index.read(folder / config.dense.index, threads=threads, gpu=options["cuda"] and near is None)
@@ -103,7 +103,7 @@ class System:
                     f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
                     "documents"
                 )
-            cut = partial(smaller.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
+            cut = partial(quantised.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
             encoder = Encoder(
                 folder / config.dense.retriever,
                 precision=config.dense.precision,

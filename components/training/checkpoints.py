@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparring.components.compute.gather import of_first, rank, sum_over_workers, workers
 from sparring.components.files import drop, read_json, replacing, write_json
-from sparring.components.training import masters, sharding
+from sparring.components.training import master_weights, sharding
 from sparring.components.training.state import TrainingState
 
 Tensors = dict[str, Tensor]
@@ -154,7 +154,7 @@ def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> No
         raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
     for name, value in own.items():  # what stands under several names is there under the first
         sharding.fill(value, found[name])
-    masters.round_weights(objective)
+    master_weights.round_weights(objective)
 
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:
@@ -164,7 +164,7 @@ def _once(objective: nn.Module) -> dict[str, Tensor]:
     frozen = {name for name, one in objective.named_parameters(remove_duplicate=False) if not one.requires_grad}
     weights = {name: value for name, value in objective.state_dict(keep_vars=True).items() if name not in frozen}
     first = {name: found.setdefault(_place(value), name) for name, value in weights.items()}
-    return {name: masters.master(value).detach() for name, value in weights.items() if first[name] == name}
+    return {name: master_weights.master(value).detach() for name, value in weights.items() if first[name] == name}
 
 
 def _place(value: Tensor) -> Any:

@@ -12,7 +12,7 @@ from sparring.components.compute.precision import autocast, computed
 from sparring.components.data.batches import to_device
 from sparring.components.rng import keyed_int
 from sparring.components.timing import timed
-from sparring.components.training import masters
+from sparring.components.training import master_weights
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.objective import Objective, Visit
 from sparring.components.training.sharding import is_sharded
@@ -62,10 +62,10 @@ def add_gradients(
         counts = counts.masked_fill(counts == 0, 1.0)  # of no rows, as where nothing is masked in short texts
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
-        masters.take_gradients(objective)
+        master_weights.take_gradients(objective)
         for name, mean in zip(terms, sum_over_workers(torch.stack(means)).tolist(), strict=True):
             values[name] = values.get(name, 0.0) + mean / parts
-    sum_gradients([masters.master(p) for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
+    sum_gradients([master_weights.master(p) for p in objective.parameters() if p.requires_grad and not is_sharded(p)])
     return values, operations
 
 

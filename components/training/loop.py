@@ -28,7 +28,7 @@ from sparring.components.files import read_json, replacing, write_json
 from sparring.components.models import adapters
 from sparring.components.models.layers import use_gradient_checkpointing
 from sparring.components.timing import timed
-from sparring.components.training import checkpoints, masters, self_check, sharding
+from sparring.components.training import checkpoints, master_weights, self_check, sharding
 from sparring.components.training.adafactor import Adafactor
 from sparring.components.training.config import LOG, TrainConfig
 from sparring.components.training.gradients import Losses, add_gradients, not_finite, products
@@ -181,7 +181,7 @@ def _prepare(
         adapters.share(objective, device, torch.bfloat16)
         if execution.shard:
             sharding.shard(objective, device, gathered=torch.bfloat16)
-        masters.keep(objective)
+        master_weights.keep(objective)
 
 
 def _resumed(
@@ -230,7 +230,7 @@ def _update(
         device=device,
         precision=products(config, device),
     )
-    parameters = [masters.master(p) for p in objective.parameters() if p.requires_grad]
+    parameters = [master_weights.master(p) for p in objective.parameters() if p.requires_grad]
     norm = sharding.clip(parameters, config.clip if config.clip is not None else math.inf)
     state.update += 1
     state.operations += operations
@@ -240,12 +240,12 @@ def _update(
         group["lr"] = rate
     sharding.pass_gradients(optimizer)
     optimizer.step()
-    masters.round_weights(objective)
+    master_weights.round_weights(objective)
     return losses, norm
 
 
 def _optimizer(objective: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    updated = [sharding.updated(masters.master(p)) for p in objective.parameters() if p.requires_grad]
+    updated = [sharding.updated(master_weights.master(p)) for p in objective.parameters() if p.requires_grad]
     plain = [p for p in updated if p.ndim < 2]  # biases and norms are not decayed
     decayed = [p for p in updated if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -318,7 +318,7 @@ def _finish(
     }
     moments = checkpoints.whole_moments(optimizer) if config.chained else {}
     sharding.join(objective)
-    masters.put_back(objective)
+    master_weights.put_back(objective)
     if rank() == 0:
         if state.best is not None:
             best = checkpoints.best(out / "checkpoints", state)

@@ -16,7 +16,7 @@ from sparring.workflows.distributed.cluster import read_cluster
 from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating import rates
 from sparring.workflows.estimating.estimate import estimate
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
@@ -63,7 +63,7 @@ def main() -> None:
     store = OldStore(arguments.store)
     if arguments.before:
         store.before = datetime.fromisoformat(arguments.before).replace(tzinfo=UTC).timestamp()
-    nodes = graph(experiments.read(arguments.config, [], Path("runs")).wanted)
+    nodes = graph(loading.read(arguments.config, [], Path("runs")).wanted)
     done = [node for node in nodes if store.record(node) is not None]
     later = [node for node in done if "(seed " in node.label and "(seed 1)" not in node.label]
     for title, wanted in {"from the first seed's records": later, "from no record": done}.items():

@@ -14,8 +14,8 @@ from sparring.components.config import UserError
 from sparring.components.systems import config as systems
 from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.serving.marks import Marks
-from sparring.workflows.stages import experiments
 from tests.support import tiny
 from tests.support.formats import MARKS, QRELS, RUN, collections
 from tests.support.hostile import Cases, cases, counted, one_line
@@ -52,7 +52,7 @@ def kinds(place: tiny.Place, beir: Path, encoder: Path) -> dict[str, Kind]:
         "config": Kind(
             lambda done: place.config.write_bytes(yaml_of(tree, done)),
             place.words("run"),
-            lambda: experiments.read(place.config, [], place.runs),
+            lambda: loading.read(place.config, [], place.runs),
         ),
         "profile": Kind(
             lambda done: file.write_bytes(yaml_of(tiny.INLINE, done)),

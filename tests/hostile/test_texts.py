@@ -23,13 +23,13 @@ from sparring.components.systems import config as systems
 from sparring.components.systems.documents import InMemory
 from sparring.components.yaml_files import override, read_yaml, yaml_text
 from sparring.workflows.distributed.cluster import read_cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.serving import marks as marked
 from sparring.workflows.serving import running
 from sparring.workflows.serving.answering import Answering
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
-from sparring.workflows.stages import experiments
 from tests.support import asked, tiny
 from tests.support.asked import DENSE, LEXICAL
 from tests.support.formats import MARKS, QRELS, RUN
@@ -91,7 +91,7 @@ def test_a_damaged_config(size: Cases, beir: Path, encoder: Path, tmp_path: Path
     def case(done: list[Damage]) -> str:
         path.write_bytes(yaml_of(tree, done))
         try:
-            found = experiments.read(path, [], tmp_path / "runs")
+            found = loading.read(path, [], tmp_path / "runs")
         except UserError as error:
             return one_line(error, str(path), ": ")  # where keys do not go together, it names a key
         again = found.config.model_dump(mode="json")

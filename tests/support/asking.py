@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.experiments import loading
 from sparring.workflows.running.executor import resolve_inputs
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from tests.support.tiny import ROOT, Place
@@ -39,8 +39,8 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     def of_training(*_: Any, gpu: bool, **__: Any) -> NoReturn:
         raise Asking("train", gpu)
 
-    nodes = [(one, node) for one in places for node in graph(experiments.read(one.config, [], one.runs).wanted)]
-    wanted = graph(experiments.read(ROOT / "configs" / config, [], tmp_path).wanted)
+    nodes = [(one, node) for one in places for node in graph(loading.read(one.config, [], one.runs).wanted)]
+    wanted = graph(loading.read(ROOT / "configs" / config, [], tmp_path).wanted)
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
         assert "cluster" not in {one.argval for one in dis.get_instructions(function)}, function
     monkeypatch.setattr(Cluster, "cuda", lambda self: True)

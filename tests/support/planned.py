@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparring.components.yaml_files import read_based
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.expected import KEY
+from sparring.workflows.experiments.scale import why_not
 from sparring.workflows.running.plan import plan_text
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.expected import KEY
-from sparring.workflows.stages.scale import why_not
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from tests.support.tiny import ROOT
@@ -45,7 +45,7 @@ def planned(config: Path, *sets: str) -> Planned:
         read_based(config)["recipe"], []
     )
     nowhere = Path("nowhere")
-    wanted = experiments.read(config, [*assignments, *sets], nowhere / "runs").wanted
+    wanted = loading.read(config, [*assignments, *sets], nowhere / "runs").wanted
     nodes = graph(wanted)
     functions, parts = frozenset(node.function for node in nodes), frozenset((node.label, node.part) for node in nodes)
     phases = frozenset((node.label, node.phase) for node in nodes)

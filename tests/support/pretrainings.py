@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from sparring.components.objectives.parts.config import BottleneckConfig, DifferenceConfig
 from sparring.components.training.config import TrainConfig
 from sparring.components.training.loop import train
 from sparring.components.training.objective import ObjectiveInputs, make_objective
-from sparring.components.training.pretraining import BottleneckConfig, DifferenceConfig
 from tests.support import toy
 from tests.support.trainings import Interrupted, visits
 

@@ -110,13 +110,13 @@ def test_the_job_is_a_run_of_a_config_that_is_there() -> None:
     assert words[:3] == ["cd", "/sparring", "&&"]
     assert "WORKDIR /sparring\n" in (FILES / "Dockerfile").read_text()
     from sparring.workflows.command_line import parser
-    from sparring.workflows.stages import experiments
+    from sparring.workflows.experiments import loading
 
     arguments = parser().parse_args(words[words.index("workflows") + 1 :])
     assert arguments.command == "run"
     assert Path(arguments.store).is_absolute()
     assert arguments.runs.is_absolute()
-    experiments.read(ROOT / arguments.configs[0], [], arguments.runs)
+    loading.read(ROOT / arguments.configs[0], [], arguments.runs)
     assert clusters.read_cluster(ROOT / arguments.cluster).address == "auto"
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import DIGESTS, LOCK, RECORD
 from tests.support import tiny
@@ -43,7 +43,7 @@ def test_every_system_of_the_paper_is_measured_and_compared(trained: Place) -> N
     ]
     compared = {(one["system"], one["baseline"]) for one in trained.metrics()["comparisons"]}
     assert {(coder, base), (f"{base} by neighbours", base), (f"{base} + {coder}", coder)} <= compared
-    wanted = experiments.read(trained.config, [], trained.runs).wanted
+    wanted = loading.read(trained.config, [], trained.runs).wanted
     assert {path.name for path in trained.store.iterdir()} == {node.name for node in graph(wanted)}
     for label in ("CODER by neighbours", "CODER by neighbours, chosen", "labels 1"):
         left = {path.name for path in trained.artifact(label).iterdir()} - {RECORD, DIGESTS, LOCK}
@@ -85,7 +85,7 @@ def test_documents_stay_as_they_are_and_queries_do_not(trained: Place) -> None:
     assert before.keys() == documents.keys() == queries.keys()
     assert all((before[name] == documents[name]).all() for name in before)
     assert any((before[name] != queries[name]).any() for name in before)
-    wanted = graph(experiments.read(trained.config, [], trained.runs).wanted)
+    wanted = graph(loading.read(trained.config, [], trained.runs).wanted)
     assert [node.label for node in wanted if node.function.__name__ == "encode_documents"] == [
         "start vectors",
         "warm retriever vectors",
@@ -149,7 +149,7 @@ def test_labels_are_made_anew_at_every_refresh(
     place = tiny.place(tmp_path / "again", tree)
     copy_of_beginning(trained, place)
     assert place("run") == 0
-    nodes = {node.label: node for node in graph(experiments.read(place.config, [], place.runs).wanted)}
+    nodes = {node.label: node for node in graph(loading.read(place.config, [], place.runs).wanted)}
     labels = nodes["labels 2"].inputs
     encoded = ["warm retriever vectors", *([] if documents == "fixed" else ["CODER 1 vectors", "CODER 2 vectors"])]
     by_models = [label for label, node in nodes.items() if node.function.__name__ == "encode_documents"]
@@ -168,7 +168,7 @@ def test_through_ray_it_is_the_same(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smoothing and reranking cut among two workers, one training worker: the same bits."""
-    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
     place = tiny.place(tmp_path, tiny.coder(beir, encoder), **ray)
     copy_of_beginning(
@@ -227,7 +227,7 @@ def test_no_query_chooses_its_own_numbers(beir: Path, encoder: Path, tmp_path: P
     config = tiny.write(tmp_path / "coder.yaml", tree)
     chosen = {
         (node.inputs["split"], node.inputs["config"].split)
-        for node in graph(experiments.read(config, [], tmp_path).wanted)
+        for node in graph(loading.read(config, [], tmp_path).wanted)
         if node.function.__name__ == "chosen"
     }
     assert chosen == {("test", "dev"), ("dev", None)}
@@ -238,7 +238,7 @@ def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(beir: Path,
     tree["rerank_chosen"] = {**(tree["rerank_chosen"] or {}), "measure": "RR@10"}
     config = tiny.write(tmp_path / "coder.yaml", tree)
     for level, measure in ((1, "RR@10"), (2, "RR(rel=2)@10")):
-        read = experiments.read(config, [f"evaluate.relevant_from={level}"], tmp_path)
+        read = loading.read(config, [f"evaluate.relevant_from={level}"], tmp_path)
         nodes = [node for node in graph(read.wanted) if node.function.__name__ == "chosen"]
         assert {node.inputs["config"].measure for node in nodes} == {measure}
 

@@ -17,8 +17,8 @@ import pytest
 
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.running.executor import execute
-from sparring.workflows.stages import experiments
 from sparring.workflows.store import attempts
 from sparring.workflows.store.comparison import artifact_difference, first_difference
 from sparring.workflows.store.dag import Step, StepFailed, graph
@@ -45,7 +45,7 @@ def no_times_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kinds(place: Place) -> dict[str, Step]:
     """A step of each function that a finished run has."""
-    nodes = graph(experiments.read(place.config, [], place.runs).wanted)
+    nodes = graph(loading.read(place.config, [], place.runs).wanted)
     return {node.function.__name__: node for node in reversed(nodes)}
 
 

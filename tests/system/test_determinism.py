@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.comparison import first_difference
 from tests.support import tiny
 from tests.support.recipes import RECIPES
@@ -40,7 +40,7 @@ def test_ar2_is_the_same_in_two_stores(played: Place, tmp_path: Path) -> None:
 
 
 def test_every_recipe_is_tried() -> None:
-    assert set(experiments.names()) <= set(RECIPES)
+    assert set(loading.names()) <= set(RECIPES)
 
 
 @pytest.mark.slow

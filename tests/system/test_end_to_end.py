@@ -14,7 +14,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
 from tests.support.asking import asked
@@ -37,7 +37,7 @@ def copy_of_beginning(played: Place, place: Place, *more: str) -> None:
     """What needs Java is done already: it is the same in every run of the collection."""
     for label in ("data", "bm25 index", *more):
         shutil.copytree(played.artifact(label), place.store / played.artifact(label).name)
-    wanted = {node.name for node in graph(experiments.read(place.config, [], place.runs).wanted)}
+    wanted = {node.name for node in graph(loading.read(place.config, [], place.runs).wanted)}
     for ranking in played.store.glob("lucene_search-*"):
         if ranking.name in wanted:
             shutil.copytree(ranking, place.store / ranking.name)
@@ -78,7 +78,7 @@ def test_what_has_a_gpu(played: Place, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_ar2_leaves_every_artifact_of_its_plan(played: Place) -> None:
-    wanted = experiments.read(played.config, [], played.runs).wanted
+    wanted = loading.read(played.config, [], played.runs).wanted
     assert {path.name for path in played.store.iterdir()} == {node.name for node in graph(wanted)}
     metrics = played.metrics()
     assert [one["label"] for one in metrics["steps"]] == [node.label for node in graph(wanted)]
@@ -216,7 +216,7 @@ def test_training_teaches(beir: Path, encoder: Path, played: Place, tmp_path: Pa
     records = [json.loads(path.read_text()) for path in place.store.glob("evaluate-*/artifact.json")]
     measured = {record["label"]: record["summary"]["measures"]["RR@10"] for record in records}
     assert measured["retriever measures"] > measured["start model measures"] + 0.3
-    note = experiments.read(place.config, [], place.runs).outcome.note
+    note = loading.read(place.config, [], place.runs).outcome.note
     assert note.endswith("The measured queries, of `train`, are those that it learnt from.")
 
 
@@ -325,7 +325,7 @@ def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One training worker of one thread, and encoding cut among two workers: the same bits as in one process."""
-    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
     for one in (inline, place):
@@ -347,7 +347,7 @@ def test_ar2_through_ray_with_two_training_workers(
     played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers share each batch: the same gradient but for rounding, and so the same rankings but for ties."""
-    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
     tree = yaml.safe_load(played.config.read_text())
     place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
     assert place("run") == 0
@@ -366,7 +366,7 @@ def test_ar2_through_ray_with_two_training_workers(
 @pytest.mark.usefixtures("ray")
 def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
-    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
     one = {"workers": 1, "threads": 1}
     place = tiny.place(
         tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, parallel_steps=3

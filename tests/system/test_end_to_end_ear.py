@@ -14,8 +14,8 @@ import yaml
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.training.schedule import noam_peak
 from sparring.workflows.command_line import main
+from sparring.workflows.experiments import loading
 from sparring.workflows.report.sections.costs import costs
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 from tests.support import recipes, tiny
@@ -46,7 +46,7 @@ def eared(tmp_path_factory: pytest.TempPathFactory, played: Place, beir: Path, e
 
 
 def test_every_artifact_of_the_plan_is_there(eared: Place) -> None:
-    wanted = experiments.read(eared.config, [], eared.runs).wanted
+    wanted = loading.read(eared.config, [], eared.runs).wanted
     assert {path.name for path in eared.store.iterdir()} == {node.name for node in graph(wanted)}
     for folder in [path for node in ("expand", "choose", "fuse", "predict") for path in eared.store.glob(f"{node}*")]:
         assert not [path for path in folder.iterdir() if path.name.startswith((".", "part-", "feedback", "freq"))]
@@ -213,7 +213,7 @@ def taught(beir: Path, encoder: Path, *names: str) -> dict[str, Any]:
 
 def nodes(place: Place) -> dict[str, Step]:
     """The steps of a plan by their labels."""
-    return {node.label: node for node in graph(experiments.read(place.config, [], place.runs).wanted)}
+    return {node.label: node for node in graph(loading.read(place.config, [], place.runs).wanted)}
 
 
 @pytest.mark.parametrize("learn_from", [None, "other"])
@@ -348,7 +348,7 @@ def test_a_generators_rerankers_differ_in_what_is_said_of_them(beir: Path, encod
 
 def test_the_papers_numbers_of_natural_questions() -> None:
     """Tables B.1 and B.2 of Chuang et al. (2023), with Noam's multiplier for the learning rate."""
-    config = experiments.read_config(tiny.ROOT / "configs/ear/nq.yaml", [])
+    config = loading.read_config(tiny.ROOT / "configs/ear/nq.yaml", [])
     wanted = {
         ("ri", "answer"): (101, 8, 5e-3),
         ("ri", "sentence"): (250, 8, 2e-3),
@@ -404,7 +404,7 @@ def test_through_ray_it_is_the_same(
     eared: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers expand, retrieve and predict, one trains: the same rankings as in one process."""
-    monkeypatch.setattr("sparring.workflows.commands.opening.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)  # the session serves other tests too
     tree = tiny.ear(beir, encoder)
     tree["generators"].pop("sentence")
     tree["rerankers"].pop("ri")
@@ -571,7 +571,7 @@ def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
 
 def test_costs_are_the_records(whole: Place) -> None:
     """A query's share of the steps that answer it, from `artifact.json`."""
-    experiment = experiments.read(whole.config, [], whole.runs)
+    experiment = loading.read(whole.config, [], whole.runs)
     store = Store(whole.store)
     rows = {row["system"]: row for row in costs(experiment.outcome.costs, store, whole.metrics()["rows"])}
     assert list(rows) == [
@@ -703,7 +703,7 @@ def test_no_fusion_cuts_rankings_that_are_deeper(beir: Path, encoder: Path, tmp_
     for reranker in tree["rerankers"].values():
         reranker["max_rank"] = 250
     place = tiny.place(tmp_path, tree)
-    nodes = graph([experiments.read(place.config, [], place.runs).outcome.results])
+    nodes = graph([loading.read(place.config, [], place.runs).outcome.results])
     depths = {
         node.label: node.inputs["config"].depth
         for node in nodes

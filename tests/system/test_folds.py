@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from tests.support import recipes, tiny
@@ -42,7 +42,7 @@ def folded(toys: Path, judged: Path, encoder: Path) -> Place:
 
 def steps_of(place: Place, function: str) -> dict[str, Any]:
     """By label, the steps with a function."""
-    outcome = experiments.read(place.config, [], place.runs).outcome
+    outcome = loading.read(place.config, [], place.runs).outcome
     return {node.label: node for node in graph([outcome.results]) if node.function.__name__ == function}
 
 
@@ -110,14 +110,14 @@ def test_no_fold_s_retriever_is_taken_for_the_experiment_s(judged: Path, encoder
     with pytest.raises(
         UserError, match=r"experiment: .*folds\.yaml: has several last retrievers, one a fold; accepted"
     ):
-        experiments.read(tiny.write(tmp_path / "over.yaml", over), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "over.yaml", over), [], tmp_path)
 
 
 def test_a_fold_has_the_systems_that_adapt_itself_adds(judged: Path, encoder: Path, tmp_path: Path) -> None:
     inner = {key: value for key, value in tiny.adapt(judged, encoder).items() if key != "rm3"}
     names = {
         one.name
-        for one in experiments.read(
+        for one in loading.read(
             tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path
         ).outcome.systems
     }
@@ -129,7 +129,7 @@ def test_other_judgements_are_not_divided(judged: Path, encoder: Path, tmp_path:
     inner["evaluate"] = {"other_qrels": {"lenient": {"format": "beir", "path": str(judged)}}}
     config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
     with pytest.raises(UserError, match=r"measured on 'lenient' too \(evaluate\.other_qrels\), whose queries are not"):
-        experiments.read(config, [], tmp_path)
+        loading.read(config, [], tmp_path)
 
 
 def test_a_collection_with_training_queries_of_its_own_is_refused(
@@ -145,7 +145,7 @@ def test_an_experiment_over_several_collections_is_refused(judged: Path, encoder
     inner = {"recipe": "compare", "experiments": {"a": str(one), "b": str(one)}, "baseline": "a", "systems": ["BM25"]}
     config = tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner))
     with pytest.raises(UserError, match=r"inner\.yaml: recipe: compare: it has no data, evaluate; accepted: one that"):
-        experiments.read(config, [], tmp_path)
+        loading.read(config, [], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -164,4 +164,4 @@ def test_what_a_fold_would_not_keep_is_refused(
         inner["data"] = {**inner["data"], "hold_out": {"val": {"of": "test", "share": 0.5}}}
     config = tiny.write(tmp_path / "folds.yaml", {**tree_of(tmp_path, inner), "sets": sets})
     with pytest.raises(UserError, match=re.escape(message)):
-        experiments.read(config, [], tmp_path)
+        loading.read(config, [], tmp_path)

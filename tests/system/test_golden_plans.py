@@ -19,8 +19,8 @@ import pytest
 
 from sparring.components.evaluation.averages import AVERAGE
 from sparring.components.yaml_files import read_based, yaml_text
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.expected import Expected, ExpectedMeasure
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.expected import Expected, ExpectedMeasure
 from sparring.workflows.store.dag import graph
 from tests.support.planned import CONFIGS, SMALL, planned
 from tests.support.tiny import ROOT
@@ -69,10 +69,10 @@ def test_plans_are_what_they_were() -> None:
 def test_a_runs_own_config_says_the_same(config: Path, tmp_path: Path) -> None:
     """With all that was left open written out, as a run's folder has it."""
     there = ["data={format: beir, path: nowhere}"] if read_based(config)["recipe"] == "adapt" else []
-    made = experiments.read_config(config, there)
+    made = loading.read_config(config, there)
     again = tmp_path / "config.yaml"
     again.write_text(yaml_text(made.model_dump(mode="json")))
-    assert experiments.read_config(again, []) == made
+    assert loading.read_config(again, []) == made
 
 
 def test_plans_are_the_same_wherever_they_are_made(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ TABLES = [config for config in CONFIGS if read_based(config).get("expected")]
 @pytest.mark.parametrize("config", TABLES, ids=lambda path: name(path))
 def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> None:
     """Each of its values is of a system, and a collection, that the experiment measures."""
-    experiment = experiments.read(config, [], tmp_path)
+    experiment = loading.read(config, [], tmp_path)
     assert experiment.expected is not None
     systems = experiment.outcome.systems
     places = {one.collection for one in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
@@ -132,7 +132,7 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("config", SMALL, ids=lambda path: name(path))
 def test_a_small_twin_has_the_rows_of_its_table_and_none_of_its_files(config: Path, tmp_path: Path) -> None:
     """All systems of the paper's values, on other data."""
-    small = experiments.read(config, [AT_SMALL_SCALE], tmp_path)
+    small = loading.read(config, [AT_SMALL_SCALE], tmp_path)
     assert small.expected is not None
     assert {system for column in measured(small.expected) for system in column.values} <= {
         one.name for one in small.outcome.systems

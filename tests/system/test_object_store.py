@@ -21,8 +21,8 @@ import pytest
 from sparring.components.files import replacing
 from sparring.workflows.distributed.ray_train import is_permanent
 from sparring.workflows.distributed.shard_worker import Filler
-from sparring.workflows.stages import systems
 from sparring.workflows.store import leases, object_store, s3, transfer
+from sparring.workflows.systems import deployable
 from tests.support import bucket, killing, tiny
 from tests.support.bucket import Remote, assert_same, own
 from tests.support.tiny import ROOT, Place, Said
@@ -207,7 +207,7 @@ def test_clean_deletes_parts_on_s3_too(
 ) -> None:
     """What clean drops is deleted on S3 too; a step asked for by name gets its parts back, and no other does. Which toy
     is the best differs from one processor to another."""
-    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked[WHICH[-1]]])
+    monkeypatch.setattr(deployable, "_recommended", lambda outcome, store: [outcome.ranked[WHICH[-1]]])
     assert place("run") == 0
     before = place.names()
     assert place("clean") == 0

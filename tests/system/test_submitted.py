@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
@@ -170,7 +170,7 @@ def test_a_whole_run(place: Place, head: Head) -> None:
     assert f'try:    python -m workflows {places} search {place.config} "your question"' in lines
     assert not [line for line in lines if "\r" in line or "\033" in line]  # no bars that are drawn in place
     assert len(lines) < 150
-    wanted = experiments.read(place.config, [], place.runs).wanted
+    wanted = loading.read(place.config, [], place.runs).wanted
     assert {path.name for path in place.store.iterdir()} == {node.name for node in graph(wanted)}
     assert {"BM25", "start model", "retriever"} <= {row["system"] for row in place.metrics()["rows"]}
     assert (place.runs / "tiny" / "report.html").exists()

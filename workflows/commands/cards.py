@@ -19,16 +19,16 @@ from sparring.components.models.configs import (
     ResolvedDualEncoderConfig,
 )
 from sparring.components.models.model_card import Measures, Origin, Row, StartModel
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.metrics import METRICS
-from sparring.workflows.stages.experiments import Experiment
-from sparring.workflows.stages.results import Outcome, System, name_of
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.prior import add_prior
 from sparring.workflows.steps.start import start
+from sparring.workflows.store.availability import finished
 from sparring.workflows.store.dag import Step, graph
-from sparring.workflows.store.needed import finished
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import Outcome, System, name_of
 
 BESIDE = ("BM25", "start model")
 """What the measures of a model stand beside."""

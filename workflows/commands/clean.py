@@ -7,15 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
-from sparring.workflows.commands.opening import add_config, opened
+from sparring.workflows.commands.common import add_config, opened
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment, is_run
 from sparring.workflows.quantities import size
 from sparring.workflows.report.run_folder import PLAN, removing
-from sparring.workflows.stages import experiments, systems
-from sparring.workflows.stages.experiments import Experiment, is_run
-from sparring.workflows.stages.results import Outcome
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Artifact, Store
+from sparring.workflows.systems import deployable
+from sparring.workflows.systems.results import Outcome
 from sparring.workflows.tuning.trials import TrialTable
 
 
@@ -45,10 +46,10 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
 def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
     """The vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
     yield from (outcome.retrieval.vectors, *outcome.retrieval.needed)
-    for chosen in (systems.asked, systems.exported):
+    for chosen in (deployable.asked, deployable.exported):
         with suppress(UserError):  # there is none
             system = chosen(outcome, store)
-            yield from systems.lists(systems.stages(system)) if system is not None else []
+            yield from deployable.lists(deployable.stages(system)) if system is not None else []
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +112,7 @@ def _beside(experiment: Experiment) -> Iterator[Experiment]:
     for run in sorted(experiment.run.parent.glob("*")):
         if is_run(run) and (run / PLAN).is_file():
             try:
-                other = experiments.read(run, [], run.parent)
+                other = loading.read(run, [], run.parent)
             except UserError as error:
                 raise UserError(
                     f"{run} may use what would be removed, and its config cannot be read; mend that, or "

@@ -25,15 +25,15 @@ from sparring.components.models.configs import BASE, RANKER_CODE
 from sparring.components.sources import trec
 from sparring.components.systems.config import FOLDER
 from sparring.workflows.commands import cards, group_files, model_folder, system_folder
-from sparring.workflows.commands.opening import add_config, check_output, opened, run_command
+from sparring.workflows.commands.common import add_config, check_output, opened, run_command
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
-from sparring.workflows.stages import systems
-from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.stages.sentences import SentencesConfig
 from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
-from sparring.workflows.store.needed import finished, unchanged
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
 """What an exported retriever is tried with."""
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--system",
         metavar="NAME",
         help="the system for the folder `system`, as the run's table calls it (default, of those that a folder can "
-        f"have: {systems.DEFAULT})",
+        f"have: {deployable.DEFAULT})",
     )
     parser.add_argument(
         "--groups",
@@ -127,8 +127,8 @@ class Export:
                 yield from self._groups(folder, mined)
             return
         name = self.system
-        deployed = systems.exported(outcome, store) if name is None else systems.chosen(outcome, name)
-        stages = systems.stages_of_folder(deployed)
+        deployed = deployable.exported(outcome, store) if name is None else deployable.chosen(outcome, name)
+        stages = deployable.stages_of_folder(deployed)
         config = system_folder.fetch(deployed, stages, store)
         models = [step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None]
         for step in (outcome.data, *models, *outcome.rankings.values()):
@@ -136,7 +136,7 @@ class Export:
         store.fetch(models, "model")
         unchanged(store, [outcome.data, *models, *outcome.rankings.values()])
         with new_folder(to.resolve()) as folder:  # a link stays one
-            yield from self._retriever(folder, systems.retriever_of(stages["dense"]) if "dense" in stages else None)
+            yield from self._retriever(folder, deployable.retriever_of(stages["dense"]) if "dense" in stages else None)
             yield from self._ranker(folder)
             yield from self._rankings(folder)
             yield from self._index(folder)

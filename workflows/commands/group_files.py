@@ -10,7 +10,7 @@ from sparring.components.data.tables import GROUPS, QUERIES, pieces, read, recor
 from sparring.components.sources import flagembedding, sentence_transformers, tevatron
 from sparring.components.sources.records import Document
 from sparring.components.sources.training_groups import Given
-from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.steps.mine import mine
 from sparring.workflows.steps.score import score_groups
 from sparring.workflows.store.dag import Step, graph

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.systems import config as configs
-from sparring.workflows.commands.opening import add_config, check_output, opened
-from sparring.workflows.stages import experiments
-from sparring.workflows.store.needed import finished
+from sparring.workflows.commands.common import add_config, check_output, opened
+from sparring.workflows.experiments import loading
+from sparring.workflows.store.availability import finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"{out.parent} is no folder")
     check_output(out, "another DIRECTORY")
     folder, experiment = config, None
-    if experiments.is_system(config):
+    if loading.is_system(config):
         configs.read(config)
     else:
         experiment, store = opened(arguments)

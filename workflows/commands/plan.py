@@ -14,23 +14,23 @@ from sparring.components.retrieval.lucene import analyzer_name
 from sparring.components.sources.own_queries import undecided
 from sparring.workflows import ROOT
 from sparring.workflows.commands import languages
-from sparring.workflows.commands.opening import opened
-from sparring.workflows.commands.several import add_configs, named
+from sparring.workflows.commands.batch import add_configs, named
+from sparring.workflows.commands.common import opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import estimate
-from sparring.workflows.estimating.foreseen import write_estimate
+from sparring.workflows.estimating.run_time import write_estimate
 from sparring.workflows.estimating.table import estimate_text
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
+from sparring.workflows.experiments.scale import NoSmallScale
 from sparring.workflows.program import program
 from sparring.workflows.quantities import duration, size
 from sparring.workflows.running.executor import missing_for, source_changes
 from sparring.workflows.running.plan import defaults_text, plan_text
 from sparring.workflows.running.refusals import Refusals
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
-from sparring.workflows.stages.scale import NoSmallScale
 from sparring.workflows.steps.evaluate import evaluate
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import lucene_index
@@ -38,7 +38,7 @@ from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
-from sparring.workflows.tuning.known import foreseen_steps, known_trials
+from sparring.workflows.tuning.first_trials import foreseen_steps, known_trials
 from sparring.workflows.tuning.search_space import Point, points
 
 
@@ -74,7 +74,7 @@ def call(arguments: argparse.Namespace) -> None:
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
-    if "tune" in experiments.tree_of(paths[0], arguments.assignments):
+    if "tune" in loading.tree_of(paths[0], arguments.assignments):
         tuned = read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))
     if arguments.estimate or assumed:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.files import replacing
-from sparring.workflows.commands.opening import add_config, check_output, opened
+from sparring.workflows.commands.common import add_config, check_output, opened
 from sparring.workflows.program import located
 from sparring.workflows.report.record import config_name, record_of, recorded, text_of
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.store.needed import finished
+from sparring.workflows.store.availability import finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from sparring.components.config import UserError
-from sparring.workflows.commands.opening import (
+from sparring.workflows.commands.common import (
     ANOTHER_RUNS,
     add_config,
     add_pair,
@@ -16,7 +16,7 @@ from sparring.workflows.commands.opening import (
 from sparring.workflows.program import program
 from sparring.workflows.report.comparison import write_comparison
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.store.needed import finished
+from sparring.workflows.store.availability import finished
 
 COMPARE = "--compare"
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from sparring.components.config import UserError, listing
 from sparring.components.evaluation import result_table
-from sparring.workflows.commands.opening import add_cluster, check_places, labelled, opened
-from sparring.workflows.commands.several import add_configs, named, one_by_one
+from sparring.workflows.commands.batch import add_configs, named, one_by_one
+from sparring.workflows.commands.common import add_cluster, check_places, labelled, opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed import nodes
-from sparring.workflows.estimating.foreseen import foresee, how_far_off
+from sparring.workflows.estimating.run_time import foresee, how_far_off
+from sparring.workflows.experiments import loading
 from sparring.workflows.program import located, program
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.report.scores import Scores
@@ -21,7 +22,6 @@ from sparring.workflows.report.timeline import timeline, where
 from sparring.workflows.running.executor import check_present, check_source_files
 from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import open_tracker
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending, states
 
@@ -45,7 +45,7 @@ def call(arguments: argparse.Namespace) -> None:
     """Run the experiments that the arguments name."""
     called: dict[str, Path] = {}
     for path in named(arguments):
-        name = experiments.name_of(located(path))
+        name = loading.name_of(located(path))
         if called.setdefault(name, path) != path:
             raise UserError(
                 f"{path}: its run would have the folder of {called[name]}'s, {arguments.runs / name}; "

@@ -13,11 +13,12 @@ from typing import Any
 from sparring.components.config import CONTROLS, UserError, printable
 from sparring.components.systems import config as configs
 from sparring.components.systems.system import Hit, System
-from sparring.workflows.commands.opening import add_cluster, add_config, opened, store_root
+from sparring.workflows.commands.common import add_cluster, add_config, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.experiments import loading
 from sparring.workflows.serving import running
-from sparring.workflows.stages import experiments, systems
+from sparring.workflows.systems import deployable
 
 USUAL = 5
 """Documents to show where nobody says how many."""
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system",
         metavar="NAME",
-        help=f"which of a run's systems searches, as its table calls it (default: {systems.DEFAULT})",
+        help=f"which of a run's systems searches, as its table calls it (default: {deployable.DEFAULT})",
     )
     parser.add_argument("-k", type=int, help=f"documents to show (default: {USUAL}, or all where there are fewer)")
 
@@ -51,7 +52,7 @@ def call(arguments: argparse.Namespace) -> None:
         )
     if arguments.query is not None and not arguments.query.strip():
         raise UserError(f"QUERY: got {arguments.query!r}; accepted: a text that is not blank")
-    for number, hit in enumerate((_exported if experiments.is_system(arguments.config) else _of_run)(arguments), 1):
+    for number, hit in enumerate((_exported if loading.is_system(arguments.config) else _of_run)(arguments), 1):
         title, text = (part.translate(CONTROLS) for part in (hit.title, hit.text))
         print(f"{number}. {f'{title}  ' if title else ''}({_scores(hit)})  {printable(hit.doc_id)}")
         print(textwrap.indent(textwrap.fill(textwrap.shorten(text, 280, placeholder=" ..."), 100), "   "))
@@ -80,8 +81,8 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     """What a system of a run finds: the named one, else the one that is asked where none is named. Say which."""
     experiment, store = opened(arguments)
     outcome, name = experiment.outcome, arguments.system
-    system = systems.asked(outcome, store) if name is None else systems.chosen(outcome, name)
-    of, called = running.identity(experiment, store_root(arguments)), systems.LAST if system is None else system.name
+    system = deployable.asked(outcome, store) if name is None else deployable.chosen(outcome, name)
+    of, called = running.identity(experiment, store_root(arguments)), deployable.LAST if system is None else system.name
     k = USUAL if arguments.k is None else arguments.k
     hits = running.asked(experiment.run, of, called, arguments.query, k, arguments.id)
     if hits is None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.yaml_files import read_text
-from sparring.workflows.commands.opening import add_cluster, add_config, check_places, opened, store_root
+from sparring.workflows.commands.common import add_cluster, add_config, check_places, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.program import located
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.serving import running
 from sparring.workflows.serving.running import TOKEN
-from sparring.workflows.store.needed import finished
+from sparring.workflows.store.availability import finished
 
 PORT = 8000
 TOKEN_CHARACTERS = 16

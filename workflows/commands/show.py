@@ -4,12 +4,12 @@ import argparse
 import json
 
 from sparring.components.evaluation import result_table
-from sparring.workflows.commands.opening import add_config, add_pair, labelled, opened, opened_pair, run_command
+from sparring.workflows.commands.common import add_config, add_pair, labelled, opened, opened_pair, run_command
 from sparring.workflows.commands.watch import trials_in, trials_view, view, watch
 from sparring.workflows.report.differences import differences, told
 from sparring.workflows.report.run_folder import RunFolder
+from sparring.workflows.store.availability import NotMade, finished
 from sparring.workflows.store.dag import Step
-from sparring.workflows.store.needed import NotMade, finished
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import is_another

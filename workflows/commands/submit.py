@@ -12,13 +12,13 @@ from pathlib import Path
 from sparring.components.config import Config, UserError
 from sparring.components.models.configs import Pretrained, is_directory
 from sparring.workflows import ROOT
-from sparring.workflows.commands.opening import add_cluster, add_config
+from sparring.workflows.commands.common import add_cluster, add_config
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.quantities import duration
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.store import s3
 from sparring.workflows.store.dag import graph
 
@@ -45,11 +45,11 @@ def call(arguments: argparse.Namespace) -> None:
         from sparring.workflows.tuning.config import read_tuning
 
         read_tuning(arguments)  # so that nothing is sent where there is a mistake
-    if experiments.is_run(arguments.config):
+    if loading.is_run(arguments.config):
         raise UserError(f"{arguments.config}: the folder of a run here; accepted: its config, with the same --set")
     address = job_server.url_of(arguments.address)
     store, runs = places(arguments)
-    experiment = experiments.read(arguments.config, arguments.assignments, runs)
+    experiment = loading.read(arguments.config, arguments.assignments, runs)
     cluster = joining(arguments.cluster)
     if (relative := _relative(experiment)) is not None:
         print(

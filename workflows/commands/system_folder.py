@@ -8,30 +8,30 @@ from sparring.components.data.vectors import document_shards
 from sparring.components.evaluation.result_table import leading_sentence
 from sparring.components.files import read_json, write_json
 from sparring.components.models.model_card import Row
-from sparring.components.retrieval import smaller
+from sparring.components.retrieval import quantised
 from sparring.components.systems import documents, example
 from sparring.components.systems.card import CARD, Measured, card
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from sparring.workflows.commands import cards, model_folder
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.report.metrics import METRICS
-from sparring.workflows.stages import systems
-from sparring.workflows.stages.results import Outcome, System
-from sparring.workflows.stages.systems import Stages
 from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
-from sparring.workflows.store.needed import finished, unchanged
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
+from sparring.workflows.systems.deployable import Stages
+from sparring.workflows.systems.results import Outcome, System
 
 
 def fetch(system: System, steps: Stages, store: Store) -> SystemConfig:
     """Fetch all that the folder is made of, and describe it; UserError where something was not made or was dropped, or
     a folder cannot have it."""
-    systems.fetch(store, system.data, steps)
-    read = [*systems.models(steps), *systems.lists(steps), *systems.weights_of(steps)]
+    deployable.fetch(store, system.data, steps)
+    read = [*deployable.models(steps), *deployable.lists(steps), *deployable.weights_of(steps)]
     unchanged(store, [system.data, *read])
-    return systems.described(system, steps, store)
+    return deployable.described(system, steps, store)
 
 
 def write(folder: Path, config: SystemConfig, system: System, steps: Stages, store: Store, measured: Measured) -> None:
@@ -40,7 +40,7 @@ def write(folder: Path, config: SystemConfig, system: System, steps: Stages, sto
     if config.lexical is not None:
         shutil.copytree(store.path(steps["lexical"].inputs["index"]) / lucene.INDEX, folder / config.lexical.index)
     if config.dense is not None:
-        made = systems.retriever_of(steps["dense"])
+        made = deployable.retriever_of(steps["dense"])
         model_folder.copy(store.path(made) / "model", folder / config.dense.retriever)
         _write_index(folder / config.dense.index, steps["dense"], store)
     if config.ranker is not None:
@@ -55,15 +55,15 @@ def models(config: SystemConfig, steps: Stages) -> dict[str, Step]:
     """The steps that made a system's models, by the models' folders."""
     folders = [] if config.dense is None else [config.dense.retriever]
     folders += [] if config.ranker is None else [config.ranker.folder]
-    return dict(zip(folders, systems.models(steps), strict=True))
+    return dict(zip(folders, deployable.models(steps), strict=True))
 
 
 def _write_index(to: Path, stage: Step, store: Store) -> None:
     """The run's own index with the numbers that it was searched with, or all vectors as they are."""
     from sparring.components.retrieval import index
 
-    path, config = store.path(systems.searched(stage)), stage.inputs["config"]
-    how = None if stage.inputs["index"] is not None else smaller.read(path)
+    path, config = store.path(deployable.searched(stage)), stage.inputs["config"]
+    how = None if stage.inputs["index"] is not None else quantised.read(path)
     if how is not None and how.vectors == "int8":
         index.write(index.of_int8(how.scale or [], document_shards(path)), to)
     elif stage.inputs["index"] is None:
@@ -99,7 +99,7 @@ def measures(outcome: Outcome, system: System, steps: Stages, store: Store, comm
         note=outcome.note,
         read=list(
             dict.fromkeys(
-                cards.collection_name(node, outcome) for node in cards.collections_read(systems.models(steps))
+                cards.collection_name(node, outcome) for node in cards.collections_read(deployable.models(steps))
             )
         ),
         compared=leading_sentence(table) if (table["leading"] or {}).get("system") == system.name else "",

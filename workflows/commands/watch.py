@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sparring.components.config import UserError, listing
 from sparring.components.yaml_files import read_yaml
-from sparring.workflows.estimating.foreseen import read_estimate
+from sparring.workflows.estimating.run_time import read_estimate
+from sparring.workflows.experiments.loading import CONFIG, Experiment, others
 from sparring.workflows.quantities import between
 from sparring.workflows.report.differences import changes, text_of
 from sparring.workflows.report.run_folder import is_at_work
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.running.view import bar, columns
-from sparring.workflows.stages.experiments import CONFIG, Experiment, others
 from sparring.workflows.store import s3
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending

@@ -20,7 +20,7 @@ from sparring.components.config import UserError
 from sparring.components.files import replacing
 from sparring.workflows.distributed.session import node_name
 from sparring.workflows.store import s3, transfer
-from sparring.workflows.store.needed import remade
+from sparring.workflows.store.availability import remade
 
 IDLE_SECONDS = 2.0
 """After so long without a shard a process frees its worker, with its model and its memory."""

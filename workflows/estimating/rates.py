@@ -17,7 +17,7 @@ import numpy as np
 from sparring.components.compute.processor import cpu_info
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.site import Site
-from sparring.workflows.estimating.others import Others
+from sparring.workflows.estimating.load import Others
 from sparring.workflows.estimating.trial import NO_TIME, Spec, Trial, measure, send
 from sparring.workflows.running.view import progress_view
 from sparring.workflows.store.cost import Cost, Kind, ModelTask, Work

@@ -19,7 +19,6 @@ from sparring.workflows.stages.config import TrainingPhase, check_encoder, seede
 from sparring.workflows.stages.learning import in_round
 from sparring.workflows.stages.phases import EVALUATION, WARM_UP, round_name
 from sparring.workflows.stages.reranking import Reranking
-from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused_with_bm25, refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
@@ -27,6 +26,7 @@ from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase,
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
+from sparring.workflows.systems.results import Outcome, Results, note_on
 
 Control = Literal["in-batch", "ance"]
 

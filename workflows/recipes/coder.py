@@ -20,7 +20,6 @@ from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from sparring.workflows.stages.learning import in_round, learnt
 from sparring.workflows.stages.phases import EVALUATION, UNTRAINED, WARM_UP, round_name
-from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Retrieval, refresh
 from sparring.workflows.stages.training import phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
@@ -30,6 +29,7 @@ from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.pictures import PicturesConfig, pictures
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.systems.results import Outcome, Results, note_on
 
 BY_NEIGHBOURS = "by neighbours"
 

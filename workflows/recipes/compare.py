@@ -13,13 +13,13 @@ from pydantic import AfterValidator, Field, model_validator
 from sparring.components.config import Config as Part
 from sparring.components.config import distinct, listing
 from sparring.components.yaml_files import Assignments
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
 from sparring.workflows.stages.sizes import tables
 from sparring.workflows.steps.pictures import along
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.store.dag import in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, System, gathered, labels_apart, system_names
 
 
 class Variant(Part):
@@ -86,9 +86,7 @@ class Config(Part):
 @in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
     """The graphs of all experiments, and one table of results."""
-    outcomes = {
-        name: experiments.read_outcome(*config.variant(name), f"experiments.{name}") for name in config.experiments
-    }
+    outcomes = {name: loading.read_outcome(*config.variant(name), f"experiments.{name}") for name in config.experiments}
     main = outcomes[config.baseline]
     systems = [one for name in config.other_systems for one in _measured(config, config.baseline, main, name)]
     comparisons, beside = [], []

@@ -11,15 +11,15 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sparring.components.config import distinct
 from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.objectives.parts.config import not_one_encoder
 from sparring.components.sources.base import AnySource
-from sparring.components.training.pretraining import not_one_encoder
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained
-from sparring.workflows.stages.results import Outcome, note_on
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
 from sparring.workflows.store.dag import Step, in_phase
+from sparring.workflows.systems.results import Outcome, note_on
 
 
 class Config(SentencesConfig):

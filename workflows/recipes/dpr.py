@@ -17,13 +17,13 @@ from sparring.workflows.stages.config import (
     seeded,
 )
 from sparring.workflows.stages.phases import TRAINING
-from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.mine import MineConfig
 from sparring.workflows.store.dag import in_phase
+from sparring.workflows.systems.results import Outcome, Results, note_on
 
 
 class Config(StartedConfig, DifferenceKeys, SizesKey):

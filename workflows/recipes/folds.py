@@ -15,11 +15,11 @@ from sparring.components.config import Config as Part
 from sparring.components.config import listing
 from sparring.components.evaluation.selection import Kind
 from sparring.components.yaml_files import Assignments
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, System, gathered, labels_apart, system_names
-from sparring.workflows.steps.pool import pool, pool_selected
+from sparring.workflows.steps.cross_validate import pool, pool_selected
 from sparring.workflows.store.dag import Step, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, System, gathered, labels_apart, system_names
 
 SPLITS = ("train", "dev", "test")
 SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}
@@ -65,7 +65,7 @@ def build(config: Config) -> Outcome:
     """The graph of every fold, and the results over all queries."""
     _check_held_out(config)
     outcomes = {
-        f"fold {fold + 1}": experiments.read_outcome(
+        f"fold {fold + 1}": loading.read_outcome(
             Path(config.experiment),
             [*config.sets, f"data.hold_out={json.dumps(config.hold_out(fold))}"],
             needs=["data", "evaluate"],
@@ -101,7 +101,7 @@ def build(config: Config) -> Outcome:
 
 def _check_held_out(config: Config) -> None:
     """ValueError where the experiment holds out splits that a fold does not make, as its own give way to those."""
-    data = experiments.tree_of(Path(config.experiment), config.sets).get("data")
+    data = loading.tree_of(Path(config.experiment), config.sets).get("data")
     held = data.get("hold_out") if isinstance(data, dict) else None
     if further := [split for split in held or () if split not in SPLITS]:
         raise ValueError(

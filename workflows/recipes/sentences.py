@@ -9,16 +9,16 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sparring.components.config import distinct
 from sparring.components.sources.base import AnySource
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, note_on
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
 from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.steps.whiten import whiten
 from sparring.workflows.store.dag import graph, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, note_on
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""
@@ -55,7 +55,7 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds or [1]:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
         needs = [] if config.seeds is None else ["seeds"]
-        outcome = experiments.read_outcome(Path(config.experiment), [*config.sets, *own], needs=needs)
+        outcome = loading.read_outcome(Path(config.experiment), [*config.sets, *own], needs=needs)
         trained[seed] = outcome.last_retriever(f"experiment: {config.experiment}")
     labels = {seed: {node.fingerprint: node.label for node in graph([one])} for seed, one in trained.items()}
     shared = set.intersection(*map(set, labels.values()))

@@ -11,13 +11,13 @@ from sparring.components.training.config import HardestConfig
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.reranking import Reranking
-from sparring.workflows.stages.results import Outcome, Results, note_on, system_names
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
+from sparring.workflows.systems.results import Outcome, Results, note_on, system_names
 
 
 class RankerPhase(TrainingPhase):

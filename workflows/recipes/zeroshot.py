@@ -13,11 +13,10 @@ from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 from sparring.components.evaluation.measures import Measure
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.sources.base import AnySource
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, Results, System, gathered, note_on
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import RetrieverToMeasure
@@ -26,6 +25,7 @@ from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, Results, System, gathered, note_on
 
 
 class Evaluated(Part):
@@ -93,7 +93,7 @@ class Config(RetrieverToMeasure, SizesKey):
 @in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
     """Each collection by itself, and the averages over them."""
-    other = None if config.experiment is None else experiments.read_outcome(Path(config.experiment), config.sets)
+    other = None if config.experiment is None else loading.read_outcome(Path(config.experiment), config.sets)
     systems: list[System] = []
     labels: dict[str, str] = {}
     first = None

@@ -18,7 +18,7 @@ from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing, write_page
 from sparring.workflows.report.runs import Run
 from sparring.workflows.report.sections.queries import Listed, embedded, queries
-from sparring.workflows.stages.results import System
+from sparring.workflows.systems.results import System
 
 PAGE = "compare.html"
 

@@ -17,9 +17,9 @@ from sparring.workflows.quantities import size
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.sections.choice import choice
 from sparring.workflows.report.sections.costs import SEARCHED, costs
-from sparring.workflows.stages.results import System, SystemCost
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System, SystemCost
 
 UNTRAINED = (
     "Nothing was trained. Training needs some hundred judged queries in a split `train`. `recipe: folds` measures what "

@@ -4,15 +4,15 @@ import re
 from collections.abc import Collection, Sequence
 
 from sparring.components.files import read_json
+from sparring.workflows.experiments.expected import Expected
 from sparring.workflows.report.deployment import deployment
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.numbers import numbers
 from sparring.workflows.report.sections.sizes import sizes
-from sparring.workflows.stages.expected import Expected
-from sparring.workflows.stages.results import System, SystemCost
-from sparring.workflows.steps.given import rank_from_file
+from sparring.workflows.steps.imported_ranking import rank_from_file
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System, SystemCost
 
 METRICS = "metrics.json"
 

@@ -5,16 +5,16 @@ from statistics import fmean
 
 from sparring.components.data.tables import QUERIES, read
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
+from sparring.workflows.experiments.expected import Expected
 from sparring.workflows.report.finished import Finished, Json, shown
 from sparring.workflows.report.sections.costs import SEARCHED
 from sparring.workflows.report.sections.costs import costs as costs_of
 from sparring.workflows.report.sections.entropies import entropies
 from sparring.workflows.report.sections.similarities import by_system
-from sparring.workflows.stages.costs import cost_of, of_ours
-from sparring.workflows.stages.expected import Expected
-from sparring.workflows.stages.results import System, SystemCost
-from sparring.workflows.steps.study import STUDY
+from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.costs import cost_of, of_ours
+from sparring.workflows.systems.results import System, SystemCost
 
 GB, HOUR = 1e9, 3600.0
 INDEX = "GB of index"

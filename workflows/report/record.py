@@ -11,7 +11,7 @@ from typing import Any
 from sparring.workflows import ROOT
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.timeline import course
-from sparring.workflows.stages.results import Outcome
+from sparring.workflows.systems.results import Outcome
 
 MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
 """What a record has of `metrics.json`, as it stands there."""

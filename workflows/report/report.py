@@ -11,6 +11,7 @@ from sparring.components.evaluation.result_table import (
     leading_sentence,
 )
 from sparring.components.files import write_json
+from sparring.workflows.experiments.expected import Expected
 from sparring.workflows.report.finished import Json, finished_steps, shown
 from sparring.workflows.report.metrics import METRICS, metrics_of
 from sparring.workflows.report.page import REPORT, write_page
@@ -26,11 +27,10 @@ from sparring.workflows.report.sections.screens import screens
 from sparring.workflows.report.sections.similarities import similarities
 from sparring.workflows.report.sections.spaces import spaces
 from sparring.workflows.report.sections.steps import run_steps
-from sparring.workflows.stages.expected import Expected
-from sparring.workflows.stages.results import System, SystemCost
-from sparring.workflows.steps.study import STUDY
+from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System, SystemCost
 
 GAME = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "

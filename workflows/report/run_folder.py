@@ -10,12 +10,12 @@ from typing import Any
 
 from sparring.components.files import write_json
 from sparring.components.yaml_files import yaml_text
+from sparring.workflows.experiments.loading import CONFIG, FROM, Experiment, kept
 from sparring.workflows.report import report
 from sparring.workflows.report.finished import finished_steps
 from sparring.workflows.report.metrics import METRICS, metrics_of
 from sparring.workflows.report.page import REPORT
 from sparring.workflows.running.plan import plan_text
-from sparring.workflows.stages.experiments import CONFIG, FROM, Experiment, kept
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparring.components.config import UserError
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import CONFIG, Experiment
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import CONFIG, Experiment
 from sparring.workflows.store import object_store
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import RECORD, Store
@@ -42,9 +42,9 @@ def read_runs(paths: Sequence[Path], runs: Path, root: str) -> list[Run]:
 
 def _read(path: Path, runs: Path, root: str) -> Run:
     if not path.is_dir():
-        experiment, place = experiments.read(path, [], runs, root), root
+        experiment, place = loading.read(path, [], runs, root), root
     elif (path / CONFIG).exists():
-        experiment = experiments.read(path, [], runs)
+        experiment = loading.read(path, [], runs)
         place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)
     else:
         raise UserError(f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config")

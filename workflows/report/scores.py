@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sparring.components.evaluation.result_table import unsigned
 from sparring.workflows.running.view import columns
-from sparring.workflows.stages.results import System
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 GAP = "  "
 

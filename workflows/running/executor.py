@@ -22,9 +22,9 @@ from sparring.components.sources.base import Source, sought
 from sparring.components.yaml_files import yaml_line
 from sparring.workflows.program import without_passwords
 from sparring.workflows.store import attempts, s3
+from sparring.workflows.store.availability import NotMade, damage, remade
 from sparring.workflows.store.code_version import code_version
 from sparring.workflows.store.dag import Step, StepFailed, canonical, foreign_code, function_name, mapped
-from sparring.workflows.store.needed import NotMade, damage, remade
 from sparring.workflows.store.progress import PROGRESS
 from sparring.workflows.store.store import FAILURE, Store
 

@@ -12,18 +12,18 @@ import numpy as np
 
 from sparring.components.config import UserError
 from sparring.components.data.vectors import DocumentVectors, document_shards
-from sparring.components.retrieval import smaller, topk
+from sparring.components.retrieval import quantised, topk
 from sparring.components.systems.config import VERSION, Dense, Lexical, Ranker, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
 from sparring.components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
 from sparring.components.systems.system import System
-from sparring.workflows.stages import systems
-from sparring.workflows.stages.results import Outcome
-from sparring.workflows.stages.results import System as Measured
 from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
+from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.results import System as Measured
 
 Thing = TypeVar("Thing")
 
@@ -33,7 +33,7 @@ class Plan(NamedTuple):
 
     config: SystemConfig
     data: Step
-    stages: systems.Stages
+    stages: deployable.Stages
 
 
 class Library:
@@ -72,7 +72,7 @@ class Library:
 
     def _dense(self, plan: Plan, config: Dense, documents: Documents) -> Retriever:
         stage = plan.stages["dense"]
-        made, near = systems.retriever_of(stage), config.neighbours
+        made, near = deployable.retriever_of(stage), config.neighbours
         rounding = {"precision": config.precision, "vectors": config.vectors}
         folder = self._store.path(made) / "model"
         # Adapters over the same model: it is held once for all.
@@ -97,12 +97,14 @@ class Library:
 
     def _index(self, stage: Step, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
-        cuda, path = self._options()["cuda"], self._store.path(systems.searched(stage))
-        how, threads = smaller.read(self._store.path(stage.inputs["vectors"])), self._threads
+        cuda, path = self._options()["cuda"], self._store.path(deployable.searched(stage))
+        how, threads = quantised.read(self._store.path(stage.inputs["vectors"])), self._threads
         if stage.inputs["index"] is None:
             shards, device = document_shards(path), "cuda" if cuda else "cpu"
             return (
-                lambda queries, order, k: smaller.top_k(queries, shards, how, order, k, device=device, threads=threads),
+                lambda queries, order, k: quantised.top_k(
+                    queries, shards, how, order, k, device=device, threads=threads
+                ),
                 _reader(path) if rows else None,
             )
         from sparring.components.retrieval import index
@@ -110,7 +112,7 @@ class Library:
         config, gpu = stage.inputs["config"], cuda and not rows
         opened = self._once(
             lambda: index.read(path / INDEX, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu),
-            systems.searched(stage),
+            deployable.searched(stage),
             config.model_dump_json(),
             gpu,
         )
@@ -122,11 +124,11 @@ class Library:
     def _rescored(self, found: Nearest, stage: Step, by: Step) -> Nearest:
         """The search of the step `rescore`, by other vectors, over what a stage finds."""
         place, times, usual = self._store.path(by), stage.inputs["times"], stage.inputs["k"]
-        documents, how = DocumentVectors(place), smaller.read(place)
+        documents, how = DocumentVectors(place), quantised.read(place)
 
         def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
             candidates = found(queries, order, min(len(order), times * max(k, usual)))
-            return smaller.rescored(queries, candidates, order, documents, how, k)
+            return quantised.rescored(queries, candidates, order, documents, how, k)
 
         return nearest
 
@@ -153,9 +155,9 @@ def _reader(folder: Path) -> Vectors:
 def measured(system: Measured, store: Store) -> Plan:
     """A system as the run measured it, fetched. UserError where something was not made or was dropped, or it has a
     stage that answers no other queries."""
-    steps = systems.stages(system)
-    systems.fetch(store, system.data, steps)
-    return Plan(systems.described(system, steps, store), system.data, steps)
+    steps = deployable.stages(system)
+    deployable.fetch(store, system.data, steps)
+    return Plan(deployable.described(system, steps, store), system.data, steps)
 
 
 def last(outcome: Outcome, store: Store) -> Plan:
@@ -163,12 +165,12 @@ def last(outcome: Outcome, store: Store) -> Plan:
     retrieval = outcome.retrieval
     stages = {"dense": retrieval.found(outcome.split)}
     stages |= {"rescored": retrieval.ranking(outcome.split)} if retrieval.rescored_by is not None else {}
-    systems.fetch(store, outcome.data, stages)
+    deployable.fetch(store, outcome.data, stages)
     config = SystemConfig(
         version=VERSION,
-        name=systems.LAST,
-        documents=systems.count(store.path(outcome.data) / "documents.parquet"),
-        dense=systems.dense(stages["dense"], store.path(retrieval.retriever) / "model"),
+        name=deployable.LAST,
+        documents=deployable.count(store.path(outcome.data) / "documents.parquet"),
+        dense=deployable.dense(stages["dense"], store.path(retrieval.retriever) / "model"),
     )
     return Plan(config, outcome.data, stages)
 
@@ -183,5 +185,5 @@ def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, s
         except UserError as error:
             reasons[name] = str(error).rpartition("cannot be deployed: ")[2]
     if not plans:
-        plans[systems.LAST] = last(outcome, store)
+        plans[deployable.LAST] = last(outcome, store)
     return plans, reasons

@@ -17,7 +17,7 @@ from typing import Any
 from sparring.components.files import write_json
 from sparring.components.systems.config import SYSTEM
 from sparring.components.systems.system import Hit
-from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.experiments.loading import Experiment
 
 FILE = "service.json"
 TOKEN = "SPARRING_TOKEN"

@@ -11,15 +11,16 @@ from sparring.components.config import UserError, did_you_mean, listing
 from sparring.components.systems import config as configs
 from sparring.components.systems.documents import Documents
 from sparring.components.systems.system import System
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.serving import library
 from sparring.workflows.serving.answering import Answering
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.running import identity, identity_of_folder
-from sparring.workflows.stages import experiments, systems
-from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.store import object_store
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 
 
 class Checked(NamedTuple):
@@ -51,10 +52,10 @@ class Served:
 
     def check(self) -> Checked:
         """See that all is there; UserError for what is not."""
-        if experiments.is_system(self.config):
+        if loading.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
-        asked = systems.asked(experiment.outcome, store)
+        asked = deployable.asked(experiment.outcome, store)
         default = asked.name if asked is not None and asked.name in plans else list(plans)[-1]
         default = self.names[0] if self.names else default
         return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
@@ -62,7 +63,7 @@ class Served:
     def open(self) -> Answering:
         """Open all models and indexes; takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        opened, documents = self._open_folder() if experiments.is_system(self.config) else self._open_run()
+        opened, documents = self._open_folder() if loading.is_system(self.config) else self._open_run()
         return Answering(opened, documents, checked.default, checked.left_out, metrics)
 
     def _open_run(self) -> tuple[dict[str, System], Documents]:
@@ -75,7 +76,7 @@ class Served:
         return {system.config.name: system}, system.documents
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
-        experiment = experiments.read(self.config, list(self.assignments), self.runs, self.store)
+        experiment = loading.read(self.config, list(self.assignments), self.runs, self.store)
         store = object_store.open_store(self.store)
         store.prefetch_records(graph(experiment.wanted))
         plans, reasons = library.of_run(experiment.outcome, store)

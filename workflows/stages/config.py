@@ -9,16 +9,16 @@ from sparring.components.data.tables import DEV
 from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 from sparring.components.evaluation.measures import Measure, at_level, needs_answers
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
+from sparring.components.objectives.parts.config import DifferenceConfig, MaskedLanguageModelingConfig
 from sparring.components.retrieval.lucene import BM25Config
 from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.sources.base import AnySource
 from sparring.components.training.config import TrainConfig
-from sparring.components.training.pretraining import DifferenceConfig, MaskedLanguageModelingConfig
 from sparring.components.training.terms import LossTerm
 from sparring.workflows.steps.answers import AnswerConfig
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.evaluate import EntropyConfig
-from sparring.workflows.steps.given import RankingFile
+from sparring.workflows.steps.imported_ranking import RankingFile
 from sparring.workflows.steps.lucene import LuceneIndexConfig
 from sparring.workflows.steps.mine import MineConfig
 from sparring.workflows.steps.search import SearchConfig

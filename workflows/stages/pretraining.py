@@ -8,9 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from sparring.components.config import Config, listing
 from sparring.components.models.capabilities import kind_of_tokenizer, lacks_dropout, positions, vocabulary
 from sparring.components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
-from sparring.components.sources.labelled import AnyLabelledSource
-from sparring.components.training.config import TrainConfig
-from sparring.components.training.pretraining import (
+from sparring.components.objectives.parts.config import (
     AugmentationConfig,
     BottleneckConfig,
     ClozeConfig,
@@ -21,6 +19,8 @@ from sparring.components.training.pretraining import (
     SpanConfig,
     not_one_encoder,
 )
+from sparring.components.sources.labelled import AnyLabelledSource
+from sparring.components.training.config import TrainConfig
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
 from sparring.workflows.stages.learning import learnt

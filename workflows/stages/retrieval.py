@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.components.retrieval.smaller import Kind
+from sparring.components.retrieval.quantised import Kind
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.steps.choose_neighbours import ChooseConfig, TrialsConfig, chosen
@@ -13,9 +13,9 @@ from sparring.workflows.steps.encode import EncodeConfig, encode_documents, enco
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
-from sparring.workflows.steps.smaller import rescore, smaller_vectors
 from sparring.workflows.store.dag import Step, step
 
 Rankings = Callable[[str], Step]

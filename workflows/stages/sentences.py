@@ -20,13 +20,13 @@ from sparring.components.sources.labelled import ALL, AnyLabelledSource
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, Results, gathered
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.steps.tokenize import TokenizeConfig
 from sparring.workflows.store.dag import graph, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, Results, gathered
 
 
 class LabelledSet(Config):

@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from sparring.components.config import Config
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome, Results
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sizes import sizes
 from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.systems.results import Outcome, Results
 
 
 class SizesKey(Config):

@@ -8,14 +8,14 @@ from pydantic import model_validator
 from sparring.components.config import Config as Part
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.yaml_files import Assignments
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import RetrievalConfig, seeded
 from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained, with_two_towers
-from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
+from sparring.workflows.systems.results import Results
 
 
 class StartedConfig(RetrievalConfig):
@@ -75,7 +75,7 @@ def started(
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
     """The last retriever that another experiment trains, with two towers where ours has two and the other's one."""
-    other = experiments.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
+    other = loading.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
     trained = other.last_retriever(f"start_from: {path}")
     nodes = graph([trained])
     if not any(node.description.models == "training" for node in nodes):

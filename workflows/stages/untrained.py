@@ -5,10 +5,10 @@ from sparring.components.retrieval.fusion import FusionConfig
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.phases import UNTRAINED
-from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import Retrieval, fused_with_bm25, refresh
-from sparring.workflows.steps.given import rank_from_file
+from sparring.workflows.steps.imported_ranking import rank_from_file
 from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.systems.results import Results
 
 INTERPOLATED = FusionConfig(how="interpolate")
 FUSIONS = {"reciprocal": FusionConfig(how="reciprocal"), "interpolated": INTERPOLATED}

@@ -23,11 +23,11 @@ from sparring.components.data.tables import DOCUMENTS, EXAMPLES, GIVEN, QRELS, Q
 from sparring.components.digests import sha256
 from sparring.components.files import remove_leftovers, replacing
 from sparring.components.sources.base import AnySource, Source, sought
-from sparring.components.sources.drawing import Drawn
 from sparring.components.sources.forms import other_form
 from sparring.components.sources.labelled import LabelledSource
 from sparring.components.sources.reading import regular
 from sparring.components.sources.records import Bad, Document, Example, Judgement, Query, refused
+from sparring.components.sources.splits import Drawn
 from sparring.components.sources.training_groups import GivenGroup, GroupSource
 from sparring.workflows.store.cost import Cost, Need, Sizes, Work
 from sparring.workflows.store.dag import Description

@@ -21,8 +21,8 @@ from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts
 from sparring.components.data.vectors import document_shards, read_query_ids
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
-from sparring.components.retrieval import smaller, topk
-from sparring.components.retrieval.smaller import Kind, Smaller
+from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.distributed.site import Site
@@ -266,7 +266,7 @@ def search(
     """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
 
     `vectors` are the documents', in the order of the documents table (`components.data.vectors`), or smaller ones that
-    were made of them (`components.retrieval.smaller`), of which the scores then are. With `index` the
+    were made of them (`components.retrieval.quantised`), of which the scores then are. With `index` the
     ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the queries,
     and the share of the time that the index took.
     """
@@ -457,7 +457,7 @@ class _Searching:
         rows = np.arange(task["start"], task["stop"])
         rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
         queries = np.load(self._queries / "queries.npy", mmap_mode="r")[rows]
-        how = smaller.read(self._vectors)
+        how = quantised.read(self._vectors)
         order = np.load(self._work / "order.npy", mmap_mode="r")
         if task["approximate"]:
             save_array(path, self._approximate(queries if how is None else how.queries(queries), order))
@@ -469,7 +469,7 @@ class _Searching:
     def _exact(self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
         run = document_shards(self._vectors)[first:last]
-        return smaller.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
+        return quantised.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
 
     def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
         from sparring.components.retrieval import index

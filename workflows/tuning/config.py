@@ -14,10 +14,10 @@ from pydantic import AfterValidator, Field
 from sparring.components.config import Config, UserError, distinct, listing, parse
 from sparring.components.evaluation.measures import Measure
 from sparring.components.yaml_files import override
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
-from sparring.workflows.stages.results import system_names
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.store.dag import Step, graph
+from sparring.workflows.systems.results import system_names
 from sparring.workflows.tuning.search_space import Point, Range, assignments
 
 
@@ -71,7 +71,7 @@ class TunedExperiment:
         sets = [f"{key}={json.dumps(value)}" for key, value in values.items()]
         key = json.dumps(sets)
         if key not in self._experiments:
-            self._experiments[key] = experiments.made(override(self.tree, sets), self.path, self.run)
+            self._experiments[key] = loading.made(override(self.tree, sets), self.path, self.run)
         return self._experiments[key]
 
     def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
@@ -118,12 +118,12 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
     """Read the experiment and check its section `tune`; UserError where it is missing or, where it is `to_run`, cannot
     work."""
     path = arguments.config
-    tree = experiments.tree_of(path, arguments.assignments)
+    tree = loading.tree_of(path, arguments.assignments)
     if "tune" not in tree:
         raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
     if not isinstance(tree["tune"], dict):
         raise UserError(f"{path}: tune: expected keys and values, got {tree['tune']!r}")
-    experiment = experiments.read(path, arguments.assignments, arguments.runs)
+    experiment = loading.read(path, arguments.assignments, arguments.runs)
     if not hasattr(experiment.config, "evaluate"):
         recipe = experiment.config.recipe
         raise UserError(f"{path}: tune: {recipe} has no numbers of its own; tune one of its experiments")

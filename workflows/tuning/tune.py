@@ -15,14 +15,14 @@ from pathlib import Path
 from sparring.workflows.distributed.cluster import Cluster, read_cluster
 from sparring.workflows.distributed.nodes import check_nodes
 from sparring.workflows.distributed.session import ray_session
+from sparring.workflows.experiments import loading
 from sparring.workflows.running.tracking import open_tracker
-from sparring.workflows.stages import experiments
 from sparring.workflows.stages.config import EvaluateConfig
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import report
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
-from sparring.workflows.tuning.known import known_trials
+from sparring.workflows.tuning.first_trials import known_trials
 from sparring.workflows.tuning.monitor import Monitor
 from sparring.workflows.tuning.sampler import Sampler
 from sparring.workflows.tuning.session import run_trials
@@ -151,7 +151,7 @@ def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callabl
     table.save()
     config = tuned.experiment(best.point).tree
     results_split = tuned.tree.get("evaluate", {}).get("split", EvaluateConfig().split)
-    whole = experiments.found_from(config, tuned.path, table.best_config.parent)
+    whole = loading.found_from(config, tuned.path, table.best_config.parent)
     command = then(table.best_config)
     path = report.write_best(table, whole, tuned.path, results_split=results_split, then=command)
     page = report.write_page(

@@ -14,11 +14,11 @@ from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
 from sparring.components.data.template import Template
 from sparring.components.models.bottleneck import DetectionHead, Discriminator
+from sparring.components.objectives.parts.config import DifferenceConfig
 from sparring.components.objectives.parts.editing import Draws, Editing, Edits
 from sparring.components.objectives.parts.replacing import language_model_head, placed, token_scores
 from sparring.components.scores import Scores
 from sparring.components.training.objective import Objective
-from sparring.components.training.pretraining import DifferenceConfig
 
 
 class DifferencePrediction(nn.Module):

@@ -15,9 +15,9 @@ from torch.nn import functional
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch, padded_width
 from sparring.components.data.template import Template
+from sparring.components.objectives.parts.config import Edit, EditConfig
 from sparring.components.objectives.parts.replacing import GENERATOR, Masking, load_generator
 from sparring.components.training.objective import Objective
-from sparring.components.training.pretraining import Edit, EditConfig
 
 Draws = Callable[[str, int], np.ndarray]
 """From a purpose and a width, (N, width) random numbers from 0 to 1 for the places of each text."""

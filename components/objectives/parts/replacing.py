@@ -17,8 +17,8 @@ from sparring.components.data.tokenizers import load_tokenizer, word_starts
 from sparring.components.data.word_masks import nested_word_masks
 from sparring.components.models import layers
 from sparring.components.models.masked_language_model import LanguageModelHead, MaskedLanguageModel
+from sparring.components.objectives.parts.config import MaskConfig
 from sparring.components.scores import Scores
-from sparring.components.training.pretraining import MaskConfig
 
 GENERATOR = "generator"
 """What the generator is called among an objective's frozen models."""

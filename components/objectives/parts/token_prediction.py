@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.config import TokenPredictionConfig
 from sparring.components.objectives.parts.replacing import Masking, token_scores
 from sparring.components.scores import Scores
 from sparring.components.training.document_objective import DocumentObjective
 from sparring.components.training.objective import ObjectiveInputs, Visit
-from sparring.components.training.pretraining import TokenPredictionConfig
 from sparring.components.training.terms import LossTerm, TermSum
 
 

@@ -10,7 +10,7 @@ import torch
 
 from sparring.components.losses.listwise import cross_entropy
 from sparring.components.objectives.cocondenser import span_scores, two_spans
-from sparring.components.training.pretraining import SpanConfig
+from sparring.components.objectives.parts.config import SpanConfig
 from tests.support.pretrainings import VARIANTS, Artifacts
 from tests.support.trainings import visits
 

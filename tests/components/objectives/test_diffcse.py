@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sparring.components.config import UserError
-from sparring.components.training.pretraining import DifferenceConfig
+from sparring.components.objectives.parts.config import DifferenceConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, LIKELIHOOD, Artifacts, Variant, edited, run
 from tests.support.trainings import Interrupted, assert_same, checked, groups, lines, visits

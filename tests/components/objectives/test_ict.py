@@ -14,7 +14,7 @@ import torch
 from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
 from sparring.components.data.tokenizers import load_tokenizer
 from sparring.components.objectives.ict import ENDS, clozed, cropped
-from sparring.components.training.pretraining import ClozeConfig
+from sparring.components.objectives.parts.config import ClozeConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts

@@ -13,8 +13,8 @@ from transformers import AutoModelForMaskedLM
 from sparring.components.config import UserError
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.models.masked_language_model import MaskedLanguageModel
+from sparring.components.objectives.parts.config import MaskedLanguageModelingConfig
 from sparring.components.training.gradients import add_gradients
-from sparring.components.training.pretraining import MaskedLanguageModelingConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import toy
 from tests.support.pretrainings import VARIANTS, Artifacts

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sparring.components.compute.gather import workers
+from sparring.components.objectives.parts.config import DifferenceConfig
 from sparring.components.training.config import HardestConfig, TemperatureConfig
 from sparring.components.training.loop import train
 from sparring.components.training.objective import ObjectiveInputs, make_objective
-from sparring.components.training.pretraining import DifferenceConfig
 from tests.components.losses.test_contract import ALL, some_scores
 from tests.components.objectives.test_generator import learning as writers  # noqa: F401 (a fixture)
 from tests.components.objectives.test_generator import objective as generator

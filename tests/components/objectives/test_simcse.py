@@ -14,8 +14,12 @@ from sparring.components.config import UserError
 from sparring.components.losses.listwise import cross_entropy
 from sparring.components.models.bottleneck import Projector
 from sparring.components.models.masked_language_model import MaskedLanguageModel
+from sparring.components.objectives.parts.config import (
+    AugmentationConfig,
+    MaskedLanguageModelingConfig,
+    ProjectorConfig,
+)
 from sparring.components.objectives.simcse import view_scores
-from sparring.components.training.pretraining import AugmentationConfig, MaskedLanguageModelingConfig, ProjectorConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant
 from tests.support.trainings import checked, visits

@@ -19,7 +19,7 @@ from sparring.components.data.batches import to_device
 from sparring.components.models import masked_language_model
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives import simlm
-from sparring.components.training.pretraining import BottleneckConfig
+from sparring.components.objectives.parts.config import BottleneckConfig
 from tests.support import toy
 from tests.support.pretrainings import BOTH, CONDENSER, VARIANTS, Artifacts, Variant
 from tests.support.trainings import visits

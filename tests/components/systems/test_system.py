@@ -11,7 +11,7 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
-from sparring.components.retrieval import smaller
+from sparring.components.retrieval import quantised
 from sparring.components.systems.config import Neighbours, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.stages import Retriever
@@ -164,7 +164,7 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
         table = pa.table({"doc_id": [names[row] for row in rows], "title": [""] * len(rows), "text": ["x"] * len(rows)})
 
         def nearest(asked: np.ndarray, order: np.ndarray, k: int) -> Any:
-            return smaller.top_k(asked, [own], None, order, k, device="cpu", threads=1)
+            return quantised.top_k(asked, [own], None, order, k, device="cpu", threads=1)
 
         documents = InMemory(table.cast(DOCUMENTS))
         return Retriever(None, documents, nearest, None if config is None else (config, lambda at: own[at]))  # type: ignore[arg-type]

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import at_work
-from sparring.workflows.stages import experiments, systems
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 from tests.support import tiny
 from tests.support.light import light
 from tests.support.tiny import Place, Said
@@ -23,7 +24,7 @@ def test_clean_frees_what_no_one_needs_and_nothing_comes_back(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept are the last retrieval and what is deployed; which toy is the best differs from one processor to another."""
-    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
+    monkeypatch.setattr(deployable, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
     place = played.copy(tmp_path / "clean")
     before = tiny.contents(place.folder)
     assert place("show") == 0
@@ -111,7 +112,7 @@ def test_after_clean_nothing_is_trained_again_whose_model_is_there(
     """Other lists are mined anew; the warm retriever, without its optimizer's state, only encodes again."""
     place = played.copy(tmp_path / "clean")
     assert place("clean") == 0
-    experiment = experiments.read(place.config, [assignment], place.runs)
+    experiment = loading.read(place.config, [assignment], place.runs)
     waiting = pending(experiment.wanted, Store(place.store))
     assert {node.label for node in waiting if node.function.__name__ == "train"} == trained
 
@@ -151,7 +152,7 @@ def test_a_run_beside_it_that_cannot_be_read_is_named(played: Place, tmp_path: P
 def test_what_an_unfinished_run_beside_it_uses_stays(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systems, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
+    monkeypatch.setattr(deployable, "_recommended", lambda outcome, store: [outcome.ranked["start model"]])
     place = played.copy(tmp_path / "clean")
     assert place("run", "--set", "evaluate.measures=[RR@10]", "--until", "warm retriever vectors") == 0
     said()

@@ -17,9 +17,10 @@ import yaml
 from sparring.components.systems.system import Hit, System
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.experiments import loading
 from sparring.workflows.serving import library
-from sparring.workflows.stages import experiments, systems
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 
@@ -61,8 +62,8 @@ def test_a_document_in_the_querys_place_is_left_out(played: Place, said: Said) -
 
 
 def test_who_names_no_system_asks_the_one_that_export_packs(played: Place, said: Said) -> None:
-    outcome = experiments.read(played.config, [], played.runs).outcome
-    packed = systems.exported(outcome, Store(played.store))
+    outcome = loading.read(played.config, [], played.runs).outcome
+    packed = deployable.exported(outcome, Store(played.store))
     done = subprocess.run(
         [sys.executable, "-m", "workflows", *played.words("search", "barami")],
         cwd=tiny.ROOT,
@@ -99,10 +100,10 @@ def test_of_a_run_that_is_not_finished_what_was_measured_is_asked(
     played: Place, monkeypatch: pytest.MonkeyPatch, missing: list[str], name: str | None
 ) -> None:
     """By `serve` too: the last retriever, reordered where that was measured."""
-    outcome = experiments.read(played.config, [], played.runs).outcome
+    outcome = loading.read(played.config, [], played.runs).outcome
     absent = [outcome.results, *(outcome.ranked[one].ranking for one in missing)]
     monkeypatch.setattr(Store, "is_done", lambda store, node: not any(node is one for one in absent))
-    system = systems.asked(outcome, Store(played.store))
+    system = deployable.asked(outcome, Store(played.store))
     assert (system and system.name) == name
 
 

@@ -20,7 +20,7 @@ from sparring.workflows.commands import run, submit
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed import job_package
 from sparring.workflows.distributed.job_server import JobServer
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from tests.support import tiny
 from tests.support.jobs import ADDRESS as NOBODY
 from tests.support.jobs import Client
@@ -353,7 +353,7 @@ def test_the_last_line_of_a_job_that_is_done_says_where_the_report_is(
     said = capsys.readouterr().out.splitlines()
     job = served.jobs[0].submission_id
     assert said[0] == "a line of its log"
-    run = experiments.read(place.config, ["evaluate.measures=[RR@10]"], place.runs).run
+    run = loading.read(place.config, ["evaluate.measures=[RR@10]"], place.runs).run
     assert said[-1] == f"job {job}: done in 2.0 s; {report.format(run=run, config=place.config)}"
 
 

@@ -15,13 +15,13 @@ import yaml
 from sparring.workflows.commands import watch
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import site
-from sparring.workflows.estimating import foreseen
+from sparring.workflows.estimating import run_time
 from sparring.workflows.estimating.estimate import Estimate, Row
 from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.experiments import loading
 from sparring.workflows.quantities import between
 from sparring.workflows.report.run_folder import at_work
 from sparring.workflows.running.executor import execute
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import step
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.progress import Progress
@@ -55,7 +55,7 @@ def test_who_holds_an_artifact(tmp_path: Path) -> None:
 
 def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
-    experiment, store = experiments.read(place.config, [], place.runs), Store(place.store)
+    experiment, store = loading.read(place.config, [], place.runs), Store(place.store)
     waiting = pending(experiment.wanted, store)
     whole = len(waiting)
     lines = watch.view(experiment, store, waiting, "do it again").splitlines()
@@ -76,7 +76,7 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     here = site(Cluster(), tmp_path)
     found = Estimate(rows, here, Rates(here), exact=True, documents=0, queries={})
     monkeypatch.setattr(Estimate, "between", (30.0 * whole, 120.0 * whole))
-    foreseen.write_estimate(experiment.run, Cluster(), found, tried=True)
+    run_time.write_estimate(experiment.run, Cluster(), found, tried=True)
     first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
     assert first == f"tiny: 0 of {whole} steps done, {whole} to run, {between(30.0 * whole, 120.0 * whole)} left"
     with Progress(store.path(busy), 200, "texts") as counted:
@@ -174,7 +174,7 @@ def test_a_tuning_shows_the_steps_that_its_trials_run(
 ) -> None:
     """Also those that are no step of the run; and after it the run of the same config is followed to its end."""
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()))
-    experiment, store = experiments.read(place.config, [], place.runs), Store(place.store)
+    experiment, store = loading.read(place.config, [], place.runs), Store(place.store)
     data = pending(experiment.wanted, store)[0].name
     trials = TrialTable(place.runs / "tiny", "RR@10", ["warm"], "dev", "max", ["rate"], "0123")
     trials.trials = [Trial(0, {}, {}, "running", artifacts=["train-0123456789ab", "search-0123456789ab", data])]

@@ -19,9 +19,9 @@ from sparring.workflows import program
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed import job_package, session
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.program import CALLED_AS
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.code_version import code_version
 from sparring.workflows.store.store import Store
 from tests.support import tiny
@@ -119,7 +119,7 @@ def test_an_experiment_is_sent_whole(
     for config in (other, both, beside, zeroshot, nested, own, ROOT / "configs" / "ar2" / "msmarco.yaml"):
         folder, run = tmp_path / "job" / config.stem, tmp_path / "runs" / config.stem
         folder.mkdir(parents=True)
-        here = experiments.read(config, [], tmp_path)
+        here = loading.read(config, [], tmp_path)
         with monkeypatch.context() as patch:
             if config == own:
                 patch.setattr(job_package, "ROOT", root)
@@ -127,16 +127,16 @@ def test_an_experiment_is_sent_whole(
         with monkeypatch.context() as patch:
             patch.chdir(folder)
             patch.setenv(CALLED_AS, "sparring")
-            for module in (experiments, program):
+            for module in (loading, program):
                 patch.setattr(module, "ROOT", folder)
-            there = replace(experiments.read(Path(sent), [], tmp_path), run=run)
+            there = replace(loading.read(Path(sent), [], tmp_path), run=run)
             RunFolder(there, Store(tmp_path / "store")).write_plan()
         shutil.rmtree(folder)
         # Plain values: pytest would write out whole graphs to explain a difference.
         name, fingerprints = there.name, [step.fingerprint for step in there.wanted]
         assert name == (here.name if config != own else "own")
         assert fingerprints == [step.fingerprint for step in here.wanted]
-        later = experiments.read(run, [], tmp_path)
+        later = loading.read(run, [], tmp_path)
         assert fingerprints == [step.fingerprint for step in later.wanted]
 
 
@@ -150,22 +150,22 @@ def test_what_a_config_builds_on_is_found_from_another_folder(
     tiny.write(tmp_path / "mine" / "start.yaml", tree | {"k": 7})
     config, runs = tiny.write(tmp_path / "mine" / "on.yaml", tree | {"start_from": "start.yaml"}), tmp_path / "runs"
     runs.mkdir()
-    here = [step.fingerprint for step in experiments.read(config, [], runs).wanted]
+    here = [step.fingerprint for step in loading.read(config, [], runs).wanted]
     folder = tmp_path / "job"
     if job:
         folder.mkdir()
         config = folder / job_package.pack_experiment(config, folder)
         monkeypatch.setenv(CALLED_AS, "sparring")
-        for module in (experiments, program):
+        for module in (loading, program):
             monkeypatch.setattr(module, "ROOT", folder)
-    whole = experiments.found_from(read_yaml(config), config, runs)
+    whole = loading.found_from(read_yaml(config), config, runs)
     best = tiny.write(runs / "best.yaml", whole)
     if job:
         shutil.rmtree(folder)
-    assert [step.fingerprint for step in experiments.read(best, [], runs).wanted] == here
+    assert [step.fingerprint for step in loading.read(best, [], runs).wanted] == here
     ours = {"start_from": "configs/demo.yaml"}
     monkeypatch.undo()
-    assert experiments.found_from(ours, config, runs) == ours
+    assert loading.found_from(ours, config, runs) == ours
 
 
 def test_a_file_that_only_an_assignment_names_is_not_sent(

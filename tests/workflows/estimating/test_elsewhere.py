@@ -13,8 +13,8 @@ from sparring.workflows.distributed.cluster import read_cluster
 from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating.estimate import estimate
 from sparring.workflows.estimating.table import estimate_text
+from sparring.workflows.experiments import loading
 from sparring.workflows.quantities import size
-from sparring.workflows.stages import experiments
 from sparring.workflows.store import s3
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
@@ -72,7 +72,7 @@ def test_disk_and_memory_that_are_not_there_are_named(
     config: Path, tmp_path: Path, hardware: dict[str, Any], found: str
 ) -> None:
     site_profile = read_cluster(stated(tmp_path, hardware))
-    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    nodes = graph(loading.read(config, [], tmp_path).wanted)
     result = estimate(
         nodes,
         {node.fingerprint for node in nodes},
@@ -134,7 +134,7 @@ def test_more_workers_than_the_stated_machines_have_processors_are_refused(
 
 
 def test_what_a_process_takes_on_a_gpu_is_a_column_where_there_are_gpus(config: Path, tmp_path: Path) -> None:
-    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    nodes = graph(loading.read(config, [], tmp_path).wanted)
 
     def found(path: Path) -> Any:
         return estimate(

@@ -23,13 +23,13 @@ from sparring.workflows import steps
 from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import Cluster, Hardware
 from sparring.workflows.distributed.site import GB, Site, site
-from sparring.workflows.estimating import foreseen, rates, trial
+from sparring.workflows.estimating import rates, run_time, trial
 from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import costs, estimate
 from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.estimating.trial import Trial
+from sparring.workflows.experiments import loading
 from sparring.workflows.running.forecast import Forecast
-from sparring.workflows.stages import experiments
 from sparring.workflows.steps.choose import rank_groups
 from sparring.workflows.steps.search import SearchConfig, index_shape
 from sparring.workflows.steps.train import train
@@ -141,7 +141,7 @@ def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
     ]
     assert main(words) == 0, said()
     out, _ = said()
-    labels = [node.label for node in graph(experiments.read(config, [], tmp_path / "runs").wanted)]
+    labels = [node.label for node in graph(loading.read(config, [], tmp_path / "runs").wanted)]
     lines = out.splitlines()
     assert [line.partition("  ")[0] for line in lines[1 : len(labels) + 1]] == labels
     assert lines[0].split("  ")[0] == "step"
@@ -157,7 +157,7 @@ def test_plan_estimates_every_step_and_leaves_nothing_in_the_store(
 def test_trainings_on_texts_alone_are_tried(tmp_path: Path, beir: Path, encoder: Path) -> None:
     """A masked language model, SimLM with its generator and head, and all that follows."""
     path = tiny.write(tmp_path / "tiny.yaml", tiny.simlm(beir, encoder))
-    nodes = graph(experiments.read(path, [], tmp_path).wanted)
+    nodes = graph(loading.read(path, [], tmp_path).wanted)
     cluster = Cluster.model_validate({"mode": "inline", "device": "cpu", "train": {"threads": 1}})
     here, store = site(cluster, tmp_path), Store(tmp_path / "store")
     found, _ = costs(nodes, here, store, {})
@@ -182,7 +182,7 @@ def test_nothing_of_an_experiment_is_left_out_of_the_sums(
     tmp_path: Path, beir: Path, encoder: Path, recipe: str
 ) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", getattr(tiny, recipe)(beir, encoder))
-    nodes = graph(experiments.read(path, [], tmp_path).wanted)
+    nodes = graph(loading.read(path, [], tmp_path).wanted)
     result = estimate(
         nodes,
         {node.fingerprint for node in nodes},
@@ -201,7 +201,7 @@ def test_a_writer_and_a_reader_are_estimated(tmp_path: Path, beir: Path, encoder
     learn = {"train": tiny.training("components.losses.likelihood.negative_log_likelihood")}
     tree["generators"]["taught"] = {"writer": {"model": {"model": str(encoder)}, "learn": learn}}
     tree["reader"] = {"model": {"model": str(encoder), "passage_tokens": 24}, "depths": [4], "passages": 4, **learn}
-    nodes = graph(experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), [], tmp_path).wanted)
+    nodes = graph(loading.read(tiny.write(tmp_path / "tiny.yaml", tree), [], tmp_path).wanted)
     result = estimate(
         nodes,
         {node.fingerprint for node in nodes},
@@ -373,7 +373,7 @@ def test_folds_of_a_collection_are_read_once_and_tried_once(
 ) -> None:
     inner = tiny.write(tmp_path / "inner.yaml", tiny.dpr(beir, encoder))
     folds = {"recipe": "folds", "experiment": str(inner), "of": "train", "folds": 3}
-    nodes = graph(experiments.read(tiny.write(tmp_path / "folds.yaml", folds), [], tmp_path).wanted)
+    nodes = graph(loading.read(tiny.write(tmp_path / "folds.yaml", folds), [], tmp_path).wanted)
     here, read = site(Cluster(mode="inline"), tmp_path), []
     monkeypatch.setattr(BEIR, "read_documents", lambda own, plain=BEIR.read_documents: read.append(own) or plain(own))
     found, collections = costs(nodes, here, Store(tmp_path / "store"), {})
@@ -384,7 +384,7 @@ def test_folds_of_a_collection_are_read_once_and_tried_once(
 
 def test_a_disk_without_any_space_is_said_to_be_too_small(config: Path, tmp_path: Path) -> None:
     """As /proc says of itself."""
-    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    nodes = graph(loading.read(config, [], tmp_path).wanted)
     none = replace(site(Cluster(mode="inline"), tmp_path), disk=0.0, memory=0.0)
     found = estimate(nodes, {node.fingerprint for node in nodes}, none, Store("/proc/foo"), assumed={}, quick=True)
     assert any(re.match(r"disk: \S+ \wB must be free, and there are 0 B; ", problem) for problem in found.problems)
@@ -393,7 +393,7 @@ def test_a_disk_without_any_space_is_said_to_be_too_small(config: Path, tmp_path
 def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Path, encoder: Path) -> None:
     tree = tiny.dpr(beir, encoder)
     tree["data"] |= {"hold_out": {"held": {"of": "train", "share": 0.25}}}
-    nodes = graph(experiments.read(tiny.write(tmp_path / "held.yaml", tree), [], tmp_path).wanted)
+    nodes = graph(loading.read(tiny.write(tmp_path / "held.yaml", tree), [], tmp_path).wanted)
     here, store = site(Cluster(mode="inline"), tmp_path), Store(tmp_path / "store")
     found = estimate(nodes, {node.fingerprint for node in nodes}, here, store, assumed={}, quick=True)
     assert (found.queries["held"], found.queries["train"]) == (4, 12)
@@ -401,7 +401,7 @@ def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Pa
 
 
 def test_workers_that_cannot_share_a_batch_are_refused(tmp_path: Path, beir: Path, encoder: Path) -> None:
-    nodes = graph(experiments.read(tiny.write(tmp_path / "x.yaml", tiny.dpr(beir, encoder)), [], tmp_path).wanted)
+    nodes = graph(loading.read(tiny.write(tmp_path / "x.yaml", tiny.dpr(beir, encoder)), [], tmp_path).wanted)
     for workers, refused in ((None, False), (1, False), (7, True)):
         here = site(Cluster(device="cpu", train={"workers": workers}), tmp_path)
         found = estimate(nodes, {node.fingerprint for node in nodes}, here, Store(tmp_path), assumed={}, quick=True)
@@ -413,10 +413,10 @@ def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encode
     for batch, told in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
         tree = tiny.dpr(beir, encoder)
         tree["train"] |= {"batch": batch}
-        experiment = experiments.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
+        experiment = loading.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
         nodes, store = graph(experiment.wanted), Store(tmp_path / "store")
         said()
-        assert foreseen.foresee(experiment, nodes, store, Cluster(mode="inline", device="cpu"))
+        assert run_time.foresee(experiment, nodes, store, Cluster(mode="inline", device="cpu"))
         lines = [line for line in said()[1].splitlines() if "slow" in line]
         assert lines == [f"estimate: slow: retriever: {one}" for one in told]
 
@@ -425,26 +425,26 @@ def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encode
 def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_path: Path, said: tiny.Said) -> None:
     words = ["--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs")]
     cluster = ["--cluster", str(profile(tmp_path))]
-    experiment = experiments.read(config, [], tmp_path / "runs")
+    experiment = loading.read(config, [], tmp_path / "runs")
     nodes, store = graph(experiment.wanted), Store(tmp_path / "store")
     inline = Cluster(mode="inline", device="cpu")
-    forecast = foreseen.foresee(experiment, nodes, store, inline)
+    forecast = run_time.foresee(experiment, nodes, store, inline)
     assert forecast is not None
     assert forecast.total > 0
     assert f"for {len(nodes)} steps" in said()[1]
-    assert set(foreseen.read_estimate(experiment.run)[0]) == {node.name for node in nodes}
+    assert set(run_time.read_estimate(experiment.run)[0]) == {node.name for node in nodes}
     assert main([*words, "plan", str(config), "--estimate", *cluster]) == 0
     said()
-    kept = foreseen.foresee(
+    kept = run_time.foresee(
         experiment, nodes, store, Cluster.model_validate(yaml.safe_load(Path(cluster[1]).read_text()))
     )
     assert kept is not None
     assert "(plan --estimate)" in said()[1]
     assert kept.spread[0] < 1 < kept.spread[1]
     expected = Forecast({"a": 400.0}, spread=(0.5, 2.0))
-    assert foreseen.how_far_off(expected, 300) == "estimated 3 to 13 min, took 5 min 00 s: as estimated"
-    assert foreseen.how_far_off(expected, 150) == "estimated 3 to 13 min, took 2 min 30 s: less than estimated"
-    assert foreseen.how_far_off(expected, 900) == "estimated 3 to 13 min, took 15 min 00 s: longer than estimated"
+    assert run_time.how_far_off(expected, 300) == "estimated 3 to 13 min, took 5 min 00 s: as estimated"
+    assert run_time.how_far_off(expected, 150) == "estimated 3 to 13 min, took 2 min 30 s: less than estimated"
+    assert run_time.how_far_off(expected, 900) == "estimated 3 to 13 min, took 15 min 00 s: longer than estimated"
     assert not (tmp_path / "store").exists()
 
 

@@ -16,11 +16,11 @@ from sparring.components.training import loop
 from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import Site, site
-from sparring.workflows.estimating import others, rates, trial
+from sparring.workflows.estimating import load, rates, trial
 from sparring.workflows.estimating.estimate import TRIED, UNTRIED, Estimate, Starts, _row, costs
 from sparring.workflows.estimating.rates import Rates
 from sparring.workflows.estimating.trial import Trial
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Work
 from sparring.workflows.store.dag import graph, step
 from sparring.workflows.store.store import Store
@@ -91,7 +91,7 @@ def test_a_trial_of_a_training_counts_all_that_is_no_update(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first update that takes a second longer than the others, and half a second after the last."""
-    nodes = graph(experiments.read(config, [], tmp_path).wanted)
+    nodes = graph(loading.read(config, [], tmp_path).wanted)
     here, store = site(Cluster(mode="inline", device="cpu", train={"threads": 1}), tmp_path), Store(tmp_path / "store")
     found, _ = costs(nodes, here, store, {})
     task = next(work.task for cost in found.values() if cost for work in cost.work if work.kind == "training")
@@ -190,20 +190,20 @@ def test_work_that_was_not_tried_in_time_is_a_guess(monkeypatch: pytest.MonkeyPa
 
 def test_what_other_programs_take_is_what_this_one_and_its_children_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """In 10 s of 2 cores they computed for 16 s, of which 5 s were this process's own."""
-    monkeypatch.setattr(others.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(load.os, "sched_getaffinity", lambda process: {0, 1})
     seconds = iter([(100.0, 1000.0, 50.0), (110.0, 1016.0, 55.0)])
-    monkeypatch.setattr(others, "_seconds", lambda: next(seconds))
-    with others.Others() as found:
+    monkeypatch.setattr(load, "_seconds", lambda: next(seconds))
+    with load.Others() as found:
         pass
     assert found.share == pytest.approx(11 / 20)
 
 
 def test_seconds_of_this_process_are_among_those_of_the_machine() -> None:
-    _, busy, own = others._seconds()
+    _, busy, own = load._seconds()
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
-    _, busy_then, own_then = others._seconds()
+    _, busy_then, own_then = load._seconds()
     assert own_then - own >= 0.25
     assert busy_then - busy >= own_then - own - 0.1
 
@@ -214,7 +214,7 @@ def test_a_busy_machine_is_told(
 ) -> None:
     """The loop on one core may have it for itself while other programs take all others."""
 
-    class Busy(others.Others):
+    class Busy(load.Others):
         def __exit__(self, *words: Any) -> None:
             self.share = share
 
@@ -233,7 +233,7 @@ def test_a_busy_machine_is_told(
 def test_cores_that_nobody_used_were_not_taken(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trial that computed for 30 % of its cores' time, beside programs that took 40 % of it."""
 
-    class Busy(others.Others):
+    class Busy(load.Others):
         def __exit__(self, *words: Any) -> None:
             self.share = 0.4
 

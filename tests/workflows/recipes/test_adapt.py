@@ -15,9 +15,9 @@ from sparring.components.evaluation.selection import cheapest_of_the_best, selec
 from sparring.components.sources.survey import Survey
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.command_line import main
+from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt import Config, build, resolve
 from sparring.workflows.recipes.adapt.defaults import _found
-from sparring.workflows.stages import experiments
 from sparring.workflows.stages.config import Default
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
@@ -37,8 +37,8 @@ def tree(own: Path, encoder: Path) -> dict[str, Any]:
     return {"recipe": "adapt", "data": {"format": "beir", "path": str(own)}, "model": str(encoder)}
 
 
-def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> experiments.Experiment:
-    return experiments.read(tiny.write(tmp_path / "own.yaml", tree), list(assignments), tmp_path / "runs")
+def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> loading.Experiment:
+    return loading.read(tiny.write(tmp_path / "own.yaml", tree), list(assignments), tmp_path / "runs")
 
 
 def of(tree: dict[str, Any], **found: Any) -> Config:
@@ -109,14 +109,14 @@ def test_an_earlier_run_is_remembered_and_another_source_is_not(
 def test_a_machine_without_the_data_has_what_a_run_of_it_chose(tmp_path: Path, tree: dict[str, Any], own: Path) -> None:
     """As a job did, whose report is asked for elsewhere: the store keeps the numbers."""
     path, store = tiny.write(tmp_path / "own.yaml", tree), tmp_path / "store"
-    made = experiments.read(path, ["k=20"], tmp_path / "there", str(store))
+    made = loading.read(path, ["k=20"], tmp_path / "there", str(store))
     Store(store).keep_config(made.run.name, made.config.model_dump(mode="json"))
     own.rename(tmp_path / "away")
-    here = experiments.read(path, ["k=20"], tmp_path / "here", str(store))
+    here = loading.read(path, ["k=20"], tmp_path / "here", str(store))
     assert here.config == made.config
     assert here.outcome.results.fingerprint == made.outcome.results.fingerprint
     assert not any(one.guessed for one in here.defaults)
-    without = experiments.read(path, ["k=20"], tmp_path / "here", str(tmp_path / "other"))
+    without = loading.read(path, ["k=20"], tmp_path / "here", str(tmp_path / "other"))
     assert without.config != made.config
     assert any(one.guessed for one in without.defaults)
 

@@ -7,8 +7,8 @@ import torch
 
 from sparring.components.scores import Scores
 from sparring.components.training.terms import LossTerm
+from sparring.workflows.experiments import loading
 from sparring.workflows.recipes import ar2
-from sparring.workflows.stages import experiments
 from tests.support.tiny import ROOT
 
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
@@ -17,7 +17,7 @@ CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 def configs() -> dict[str, ar2.Config]:
     """Every config of this recipe by its path."""
     folder = ROOT / "configs"
-    read = {str(path.relative_to(folder)): experiments.read_config(path, []) for path in sorted(folder.rglob("*.yaml"))}
+    read = {str(path.relative_to(folder)): loading.read_config(path, []) for path in sorted(folder.rglob("*.yaml"))}
     return {name: config for name, config in read.items() if isinstance(config, ar2.Config)}
 
 

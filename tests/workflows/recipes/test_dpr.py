@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Step, graph
 from tests.support import tiny, toy
 from tests.support.trainings import lines, weights
@@ -29,7 +29,7 @@ def tree(beir: Path, encoder: Path) -> dict[str, Any]:
 
 def test_where_nothing_is_selected_what_was_trained_leads(tmp_path: Path, tree: dict[str, Any]) -> None:
     """As in the run that ends a tuning, which measures the split that has chosen the trial."""
-    outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), ["evaluate.select=null"], tmp_path).outcome
+    outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), ["evaluate.select=null"], tmp_path).outcome
     assert outcome.results.inputs["comparisons"][0] == {"system": "retriever", "baseline": "start model"}
 
 
@@ -37,7 +37,7 @@ def test_the_second_stage_begins_where_the_first_ends_and_is_what_is_measured(
     tmp_path: Path, tree: dict[str, Any]
 ) -> None:
     def steps(one: dict[str, Any]) -> dict[str, Step]:
-        outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", one), ["seeds=[1, 2]"], tmp_path).outcome
+        outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", one), ["seeds=[1, 2]"], tmp_path).outcome
         return {node.label: node for node in graph([outcome.results])}
 
     two, alone = steps(tree), steps({**tree, "second_stage": None})
@@ -60,7 +60,7 @@ def test_the_second_stage_learns_with_its_own_loss(tmp_path: Path, tree: dict[st
 
 def test_a_second_stage_wants_a_first(tmp_path: Path, tree: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="second_stage: a second stage wants a first: `train`"):
-        experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "train": None}), [], tmp_path)
 
 
 @pytest.mark.parametrize("measure", ["loss", "RR"])

@@ -13,20 +13,20 @@ from pydantic import BaseModel
 
 from sparring.components.config import UserError
 from sparring.components.training.terms import LossTerm
+from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.results import gathered
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import gathered
 from tests.support import tiny
 from tests.support.tiny import ROOT
 
 BEIR, ENCODER = Path("data/toy"), Path("models/toy")
 
 
-def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> experiments.Experiment:
-    return experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
+def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> loading.Experiment:
+    return loading.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def ar2() -> dict[str, Any]:
 
 
 def test_recipes_are_found_by_name() -> None:
-    assert {"ar2", "dpr"} <= set(experiments.names())
-    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(experiments.names())
+    assert {"ar2", "dpr"} <= set(loading.names())
+    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(loading.names())
 
 
 def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_set_follows_paths_through_keys_and_lists(tmp_path: Path, ar2: dict[str,
 def test_set_changes_no_file(tmp_path: Path, ar2: dict[str, Any]) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", ar2)
     before = path.read_text()
-    experiments.read(path, ["rounds=2"], Path("runs"))
+    loading.read(path, ["rounds=2"], Path("runs"))
     assert path.read_text() == before
 
 
@@ -131,7 +131,7 @@ def test_what_a_recipe_refuses_is_the_users_mistake(tmp_path: Path, ar2: dict[st
 # What a number moves
 
 
-def steps(experiment: experiments.Experiment) -> dict[str, Step]:
+def steps(experiment: loading.Experiment) -> dict[str, Step]:
     return {node.label: node for node in graph(experiment.wanted)}
 
 
@@ -271,7 +271,7 @@ def test_more_rounds_keep_what_was_played(tmp_path: Path, ar2: dict[str, Any]) -
 def test_another_test_set_trains_nothing_anew(config: str) -> None:
     """Nor does it encode a document again."""
     before, after = (
-        graph(experiments.read(ROOT / "configs" / config, more, Path("runs")).wanted)
+        graph(loading.read(ROOT / "configs" / config, more, Path("runs")).wanted)
         for more in ([], ["evaluate.split=other"])
     )
     kept = {node.fingerprint for node in before}
@@ -303,11 +303,11 @@ def test_a_config_is_laid_over_its_base(tmp_path: Path, ar2: dict[str, Any]) -> 
     other = {"base": "whole.yaml", "rounds": 2, "retriever": {"game": {"mine": {"negatives": 1}}}}
     tiny.write(tmp_path / "more.yaml", other)
     tiny.write(tmp_path / "most.yaml", {"base": "more.yaml", "k": 9})
-    base, config = (experiments.read(tmp_path / f"{name}.yaml", [], Path("runs")).config for name in ("whole", "most"))
+    base, config = (loading.read(tmp_path / f"{name}.yaml", [], Path("runs")).config for name in ("whole", "most"))
     assert (config.rounds, config.k, config.retriever.game.mine.negatives) == (2, 9, 1)
     assert config.retriever.game.mine.depth == base.retriever.game.mine.depth
     assert config.ranker == base.ranker
-    assert experiments.read(tmp_path / "most.yaml", ["k=8"], Path("runs")).config.k == 8
+    assert loading.read(tmp_path / "most.yaml", ["k=8"], Path("runs")).config.k == 8
 
 
 def test_bases_that_are_none(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
     compared = [(one["system"], one["baseline"]) for one in nodes["results"].inputs["comparisons"]]
     ours = "AR2: retriever 1"
     assert compared == [("fewer: retriever 1", ours), (ours, "BM25"), (ours, "warm retriever")]
-    alone = graph(experiments.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
+    alone = graph(loading.read(tmp_path / "one.yaml", [], Path("runs")).wanted)
     both = {node.fingerprint for node in graph(read(tmp_path, side_by_side(tmp_path, ar2)).wanted)}
     warm = {node.fingerprint for node in alone if re.match(r"warm retriever(?!.*\(dev\))", node.label)}
     assert warm <= both
@@ -481,7 +481,7 @@ def test_experiments_share_what_they_have_in_common(tmp_path: Path, ar2: dict[st
 def test_a_note_on_a_start_model_names_whose_it_is(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """Once where it is the same of all."""
     tree = side_by_side(tmp_path, ar2)
-    assert read(tmp_path, tree).outcome.note == experiments.read(tmp_path / "one.yaml", [], Path("runs")).outcome.note
+    assert read(tmp_path, tree).outcome.note == loading.read(tmp_path / "one.yaml", [], Path("runs")).outcome.note
     fewer = {"file": str(tmp_path / "other.yaml"), "sets": ["retriever.model.model=models/another"]}
     note = read(tmp_path, {**tree, "experiments": {**tree["experiments"], "fewer": fewer}}).outcome.note
     assert note.startswith("AR2: The start model is ")
@@ -579,20 +579,20 @@ def test_an_experiment_is_found_beside_the_config_that_names_it(
     tree["experiments"] = {"AR2": "one.yaml", "fewer": "other.yaml"}
     file = tiny.write(tmp_path / "story" / "both.yaml", tree)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    beside = experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+    beside = loading.read(Path("../story/both.yaml"), [], Path("runs"))
     assert [node.fingerprint for node in beside.wanted] == there
     RunFolder(beside, Store(tmp_path / "store")).write_plan()
-    run = experiments.read(Path("runs/both"), [], Path("runs"))
+    run = loading.read(Path("runs/both"), [], Path("runs"))
     assert [node.fingerprint for node in run.wanted] == there
     assert (run.name, run.file) == ("both", file)
     tiny.write(Path("other.yaml"), {"recipe": "here"})
     with pytest.raises(UserError, match=r"^../story/both\.yaml: experiments\.fewer: other\.yaml: recipe: 'here'"):
-        experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+        loading.read(Path("../story/both.yaml"), [], Path("runs"))
     Path("other.yaml").unlink()
     file.with_name("other.yaml").rename("away")
     looked = r"other\.yaml: there is no such file, here or beside \.\./story/both\.yaml"
     with pytest.raises(UserError, match=rf"both\.yaml: experiments\.fewer: {looked}"):
-        experiments.read(Path("../story/both.yaml"), [], Path("runs"))
+        loading.read(Path("../story/both.yaml"), [], Path("runs"))
 
 
 def test_a_mistake_in_what_is_set_names_the_experiment_that_sets_it(tmp_path: Path, ar2: dict[str, Any]) -> None:
@@ -635,7 +635,7 @@ def test_a_number_that_names_a_system_stands_once(tmp_path: Path, mistake: str, 
 def test_a_measure_that_is_none_is_told_with_its_key(config: str, key: str) -> None:
     asked = f"{key.removesuffix('.0')}={'[BLEU@4]' if key.endswith('.0') else 'BLEU@4'}"
     with pytest.raises(UserError, match=rf"yaml: {re.escape(key)}: measure 'BLEU@4': not known; accepted: RR@k"):
-        experiments.read_config(ROOT / "configs" / f"{config}.yaml", [asked])
+        loading.read_config(ROOT / "configs" / f"{config}.yaml", [asked])
 
 
 @pytest.mark.parametrize("by_way", [False, True])
@@ -648,7 +648,7 @@ def test_an_experiment_does_not_build_on_itself(tmp_path: Path, ar2: dict[str, A
         tree["experiments"]["itself"] = str(tiny.write(tmp_path / "between.yaml", other))
     tiny.write(own, tree)
     with pytest.raises(UserError, match=r"itself\.yaml: the experiment builds on itself, by way of .*itself\.yaml"):
-        experiments.read(own, [], Path("runs"))
+        loading.read(own, [], Path("runs"))
 
 
 @pytest.mark.parametrize("by_way", [False, True])
@@ -662,12 +662,12 @@ def test_an_absurd_number_of_rounds_is_refused(
     else:
         config = tiny.write(tmp_path / "many.yaml", {**ar2, "rounds": 10**400})
     with pytest.raises(UserError, match=r"many\.yaml: (.*: )?it makes more than 400 steps; accepted: fewer"):
-        experiments.read(config, [], Path("runs"))
+        loading.read(config, [], Path("runs"))
 
 
 def test_masking_copies_is_all_that_two_of_the_samtone_experiments_differ_in() -> None:
     masked, counted = (
-        experiments.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
+        loading.read(ROOT / f"configs/samtone/{name}.yaml", [], Path("runs")).config.model_dump()
         for name in ("spl-both-masked", "spl-both")
     )
     (one,), (other,) = masked["train"].pop("losses"), counted["train"].pop("losses")
@@ -693,7 +693,7 @@ def losses_of(value: Any) -> Iterator[LossTerm]:
 def test_copies_count_as_negatives_in_samtones_experiments(path: Path) -> None:
     """Eq. 1 to 3 of Moiseev et al. (2023) mask no text; only systems whose names say so do."""
     seen = set()
-    for system in experiments.read(path, [], Path("runs")).outcome.systems:
+    for system in loading.read(path, [], Path("runs")).outcome.systems:
         trainings = [node for node in graph(system.steps) if node.function is train]
         found = {term.duplicates for node in trainings for term in losses_of(node.inputs["config"])}
         masked = "masked" in system.name or "masked" in path.stem

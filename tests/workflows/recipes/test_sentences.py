@@ -19,7 +19,7 @@ from sparring.components.data.tables import read
 from sparring.components.data.vectors import DocumentVectors
 from sparring.components.evaluation.measures import PER_QUERY
 from sparring.components.evaluation.result_table import table
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from tests.support import tiny, toy
 from tests.support.sentence_sets import sentence_sets
 from tests.support.sources import write
@@ -179,7 +179,7 @@ def test_the_accuracy_that_penalties_are_chosen_by_is_measured(tmp_path: Path, t
     assert rows["average"]["value"] == pytest.approx((rows["Words"]["value"] + rows["Same"]["value"]) / 2)
     told = {**own, "classifier": {"inverse_penalties": [1.0], "measures": ["dev accuracy"]}}
     with pytest.raises(UserError, match="dev accuracy: a penalty is chosen by it, and inverse_penalties has 1"):
-        experiments.read(tiny.write(tmp_path / "one.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "one.yaml", told), [], tmp_path)
 
 
 def test_alignment_and_uniformity_stand_beside_a_papers(tmp_path: Path, tree: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
     again = {"file": files["test"], "sets": [f"similarity.Pairs.data.path={tmp_path}/other.{{split}}.tsv"]}
     told = {"recipe": "compare", "baseline": "test", "systems": ["retriever"], "experiments": {**files, "other": again}}
     with pytest.raises(UserError, match="measured on different data, which both call 'Pairs'; accepted: the same, or"):
-        experiments.read(tiny.write(tmp_path / "both.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "both.yaml", told), [], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_mistakes(tmp_path: Path, tree: dict[str, Any], change: dict[str, Any], 
         for key, value in change.items()
     }
     with pytest.raises(UserError) as caught:
-        experiments.read(tiny.write(tmp_path / "bad.yaml", {**tree, **full}), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "bad.yaml", {**tree, **full}), [], tmp_path)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 

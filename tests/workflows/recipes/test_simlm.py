@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Step, graph
 from tests.support import tiny, toy
 from tests.support.tiny import Said
@@ -33,7 +33,7 @@ def tree(beir: Path, encoder: Path) -> dict[str, Any]:
 
 def steps(tree: dict[str, Any], folder: Path, *assignments: str) -> dict[str, Step]:
     """The steps of a config by their labels."""
-    outcome = experiments.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
+    outcome = loading.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
     return {node.label: node for node in graph([outcome.results])}
 
 
@@ -98,7 +98,7 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
 @pytest.mark.parametrize("key", [key for key in STAGES if key != "pretrain"])
 def test_a_stage_that_is_null_leaves_out_those_behind_it(tree: dict[str, Any], tmp_path: Path, key: str) -> None:
     there = list(STAGES)[: list(STAGES).index(key)]
-    outcome = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), [f"{key}=null"], tmp_path).outcome
+    outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), [f"{key}=null"], tmp_path).outcome
     names = {system.name for system in outcome.systems} - UNTRAINED - {"retriever 1 without pre-training"}
     assert names == {STAGES[one] for one in there}
     assert (outcome.ranker is None) == (key != "distilled")
@@ -129,13 +129,13 @@ def test_a_third_round_mines_from_retriever_2_and_leaves_the_pipeline_as_it_is(
     assert same(made["retriever 3 groups"].inputs["ranking"], made["retriever 2 ranking (train)"])
     assert made["retriever 3"].inputs["seed"] != made["retriever 2"].inputs["seed"]
     assert same(made["distilled retriever"], without["distilled retriever"])
-    names = [one.name for one in experiments.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.systems]
+    names = [one.name for one in loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.systems]
     assert "retriever 3" not in names
     tiny.write(tmp_path / "tiny.yaml", tree)
-    outcome = experiments.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
+    outcome = loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
     assert "retriever 3" in [one.name for one in outcome.systems]
     assert {"system": "retriever 3", "baseline": "retriever 2"} in outcome.results.inputs["comparisons"]
-    cut = experiments.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
+    cut = loading.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
     assert "retriever 3" not in [one.name for one in cut.systems]
 
 

@@ -13,7 +13,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.evaluation.averages import averages_of
 from sparring.components.evaluation.result_table import across, by_collection, table
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from tests.support import tiny, toy
 
 
@@ -103,7 +103,7 @@ def test_sizes_are_measured_without_the_queries_too(tmp_path: Path, tree: dict[s
 def test_sets_are_of_an_experiment(tmp_path: Path, tree: dict[str, Any]) -> None:
     config = tiny.write(tmp_path / "sets.yaml", {**tree, "sets": ["k=5"]})
     with pytest.raises(UserError, match="sets: they are of an `experiment`, and there is none; accepted: left out"):
-        experiments.read(config, [], tmp_path)
+        loading.read(config, [], tmp_path)
 
 
 def test_the_table_has_collections_for_rows(played: tiny.Place) -> None:
@@ -210,7 +210,7 @@ def test_experiments_that_take_a_collection_apart_differently_are_refused(tmp_pa
         tiny.write(Path(files[whole]), {**tree, "collections": own})
     told = {"recipe": "compare", "experiments": files, "baseline": "One", "systems": ["retriever"]}
     with pytest.raises(UserError, match=r"'Other' has 'First' as a part of 'Other', and another .* of 'One'"):
-        experiments.read(tiny.write(tmp_path / "compare.yaml", told), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "compare.yaml", told), [], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_name_is_of_a_collection_or_of_a_mean(
 ) -> None:
     own = {first: {**tree["collections"]["First"], "part_of": part_of}, "Second": tree["collections"]["Second"]}
     with pytest.raises(UserError, match=says):
-        experiments.read(tiny.write(tmp_path / "zero.yaml", {**tree, "collections": own}), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "zero.yaml", {**tree, "collections": own}), [], tmp_path)
 
 
 def test_the_retriever_of_an_experiment_is_taken(
@@ -235,12 +235,12 @@ def test_the_retriever_of_an_experiment_is_taken(
     """Trained as its file says, here on candidates that were screened."""
     dpr = tiny.write(tmp_path / "dpr.yaml", {**tiny.dpr(beir, encoder), "screen": {"relative": 0.95}})
     told = {key: value for key, value in tree.items() if key != "retriever"} | {"experiment": str(dpr)}
-    made = experiments.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
+    made = loading.read(tiny.write(tmp_path / "zero.yaml", told), [], tmp_path)
     assert made.outcome.retrieval.retriever.label == "retriever"
     assert made.outcome.retrieval.retriever.function.__name__ == "train"
     for mistake in ({**told, "retriever": tree["retriever"]}, {k: v for k, v in told.items() if k != "experiment"}):
         with pytest.raises(UserError, match="say either `retriever` or `experiment`"):
-            experiments.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
+            loading.read(tiny.write(tmp_path / "bad.yaml", mistake), [], tmp_path)
     place = tiny.place(tmp_path / "place", {**told, "collections": {"Second": tree["collections"]["Second"]}})
     assert place("run") == 0
     assert {row["system"] for row in place.metrics()["rows"]} == {"BM25", "retriever", "fusion"}
@@ -257,10 +257,10 @@ def test_the_retriever_of_an_experiment_is_taken(
 
 def test_other_judgements_are_measured_and_do_not_count(tree: dict[str, Any], tmp_path: Path) -> None:
     """They are of the same queries, so nothing is encoded or searched again."""
-    plain = experiments.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path).outcome
+    plain = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path).outcome
     first = {**tree["collections"]["First"], "other_qrels": {"First, graded": tree["collections"]["Second"]["data"]}}
     told = {**tree, "collections": {**tree["collections"], "First": first}}
-    outcome = experiments.read(tiny.write(tmp_path / "told.yaml", told), [], tmp_path).outcome
+    outcome = loading.read(tiny.write(tmp_path / "told.yaml", told), [], tmp_path).outcome
     assert {one.collection for one in outcome.systems} == {"First", "First, graded", "Second"}
     rankings = [{one.ranking.fingerprint for one in of.systems if one.ranking} for of in (outcome, plain)]
     assert rankings[0] == rankings[1]

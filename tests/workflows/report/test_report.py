@@ -23,10 +23,10 @@ from sparring.workflows.report.metrics import metrics_of
 from sparring.workflows.report.sections.costs import costs
 from sparring.workflows.report.sections.examples import examples
 from sparring.workflows.running.executor import execute
-from sparring.workflows.stages.results import System, SystemCost
 from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
 from sparring.workflows.store.dag import Step, graph, step
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System, SystemCost
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]

@@ -10,9 +10,9 @@ import pytest
 
 from sparring.workflows.report import scores as told
 from sparring.workflows.report.scores import Scores
-from sparring.workflows.stages.results import System
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.store.store import WRITTEN, Store
+from sparring.workflows.systems.results import System
 from tests.support import steps
 
 

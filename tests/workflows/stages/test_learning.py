@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.store.dag import graph
 from tests.support import tiny
 
@@ -20,7 +20,7 @@ ADAFACTOR = "train.optimizer=adafactor"
 
 
 def read(tmp_path: Path, tree: dict[str, Any], *assignments: str) -> Experiment:
-    return experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
+    return loading.read(tiny.write(tmp_path / "tiny.yaml", tree), list(assignments), Path("runs"))
 
 
 def two_stages(**second: Any) -> dict[str, Any]:

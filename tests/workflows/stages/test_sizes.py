@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.retrieval import smaller
-from sparring.workflows.stages import experiments, systems
+from sparring.components.retrieval import quantised
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 
@@ -46,7 +47,7 @@ def run(beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_nothing_is_encoded_anew(beir: Path, encoder: Path, tmp_path: Path) -> None:
     def encodings(asked: dict[str, Any]) -> list[str]:
         place = tiny.place(tmp_path / str(len(asked)), tree(beir, encoder, sizes=asked))
-        outcome = experiments.read(place.config, [], place.runs).outcome
+        outcome = loading.read(place.config, [], place.runs).outcome
         return [one.fingerprint for one in graph([outcome.results, *outcome.pictures]) if "encode" in one.name]
 
     assert encodings(SIZES) == encodings({})
@@ -121,7 +122,7 @@ def test_every_size_can_be_asked(run: Place, said: Said, monkeypatch: pytest.Mon
     assert run("search", text, "-k", "3", "--system", f"retriever, {size}") == 0
     lines = [line for line in said()[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
     assert [line.split()[-1] for line in lines] == [doc_id for doc_id, _ in found[:3]]
-    assert smaller.FILE in fetched
+    assert quantised.FILE in fetched
 
 
 @pytest.mark.parametrize("size", ["8 dimensions", "int8", "8 dimensions, SQ8"])
@@ -161,36 +162,36 @@ def test_bits_cannot_be_deployed_in_a_faiss_index(run: Place, tmp_path: Path, sa
 def test_the_best_is_asked_and_the_best_that_a_folder_can_have_is_exported(
     run: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome, store = experiments.read(run.config, [], run.runs).outcome, Store(run.store)
+    outcome, store = loading.read(run.config, [], run.runs).outcome, Store(run.store)
     names = ["retriever, int8", "retriever, binary", "retriever, binary, rescored"]
     made = {"candidates": [{"system": name, "value": value} for value, name in enumerate(names)]}
-    monkeypatch.setattr(systems, "_selected", lambda *_: made)
-    system = systems.asked(outcome, store)
+    monkeypatch.setattr(deployable, "_selected", lambda *_: made)
+    system = deployable.asked(outcome, store)
     assert system is not None
     assert system.name == "retriever, binary, rescored"
-    assert systems.exported(outcome, store).name == "retriever, int8"
-    monkeypatch.setattr(systems, "stages", lambda one: {"neighbours": one} if "resc" in one.name else {"dense": one})
-    monkeypatch.setattr(systems, "fetch", lambda *_: None)
+    assert deployable.exported(outcome, store).name == "retriever, int8"
+    monkeypatch.setattr(deployable, "stages", lambda one: {"neighbours": one} if "resc" in one.name else {"dense": one})
+    monkeypatch.setattr(deployable, "fetch", lambda *_: None)
 
     def unfit(*_: Any) -> None:
         raise UserError("neighbours: geometric: got 'max-min'; accepted: 'none'")
 
     with monkeypatch.context() as numbers:  # which a step has chosen
-        numbers.setattr(systems, "_neighbours", unfit)
-        system = systems.asked(outcome, store)
+        numbers.setattr(deployable, "_neighbours", unfit)
+        system = deployable.asked(outcome, store)
         assert system is not None
         assert system.name == "retriever, binary"
     monkeypatch.undo()
-    monkeypatch.setattr(systems, "_selected", lambda *_: made)
+    monkeypatch.setattr(deployable, "_selected", lambda *_: made)
     made["candidates"] = made["candidates"][1:]
     with pytest.raises(UserError, match=r"'retriever, binary, rescored' cannot be deployed: .* by other vectors"):
-        systems.exported(outcome, store)
+        deployable.exported(outcome, store)
 
 
 def test_a_mistake_names_the_size(beir: Path, encoder: Path, tmp_path: Path) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder, sizes={"small": {"vectors": "int4"}}))
     with pytest.raises(UserError, match=r"sizes\.small\.vectors: .*got 'int4'"):
-        experiments.read(place.config, [], place.runs)
+        loading.read(place.config, [], place.runs)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_what_cannot_fit_the_vectors_is_known_before_anything_runs(
 ) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder))
     with pytest.raises(UserError, match=re.escape(says)):
-        experiments.read(place.config, sets, place.runs)
+        loading.read(place.config, sets, place.runs)
 
 
 def test_an_index_that_faiss_cannot_make_is_refused_first(

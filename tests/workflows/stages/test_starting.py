@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.results import Outcome
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
+from sparring.workflows.systems.results import Outcome
 from tests.support import tiny
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
@@ -28,7 +28,7 @@ def simlm(tmp_path: Path, beir: Path, encoder: Path) -> Path:
 
 
 def built(folder: Path, tree: dict[str, Any], *assignments: str) -> Outcome:
-    return experiments.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
+    return loading.read(tiny.write(folder / "tiny.yaml", tree), list(assignments), folder).outcome
 
 
 @pytest.mark.parametrize(("recipe", "first"), [("dpr", "retriever"), ("ar2", "warm retriever")])
@@ -41,7 +41,7 @@ def test_each_seed_begins_from_the_pre_training_with_that_seed(
     outcome = built(tmp_path, {**tree, "start_from": str(simlm)}, "seeds=[1, 2]")
     made = {node.label: node for node in graph([outcome.results])}
     for seed in (1, 2):
-        theirs = experiments.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
         assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
         assert made[f"simlm: pre-training (seed {seed})"].fingerprint == theirs.fingerprint
     assert "pre-trained" in {system.name for system in outcome.systems}
@@ -58,7 +58,7 @@ def test_pre_training_is_a_key_of_the_recipe_too(
     outcome = built(tmp_path, {**tree, "data": other["data"], "pretrain": other["pretrain"]}, "seeds=[1, 2]")
     made = {node.label: node for node in graph([outcome.results])}
     for seed in (1, 2):
-        theirs = experiments.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
+        theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
         assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
     assert "pre-trained" in {system.name for system in outcome.systems}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparring.workflows import ROOT
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Description, Step, description, graph
 from tests.support.planned import CONFIGS, planned
 
@@ -37,7 +37,7 @@ def descriptions() -> dict[str, Description]:
 
 def nodes(config: str) -> list[Step]:
     """The steps of a config of `configs`."""
-    return graph(experiments.read(ROOT / "configs" / config, [], Path("runs")).wanted)
+    return graph(loading.read(ROOT / "configs" / config, [], Path("runs")).wanted)
 
 
 def test_every_step_of_our_recipes_has_a_part_of_its_own() -> None:

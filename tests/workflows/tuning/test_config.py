@@ -14,14 +14,14 @@ import pytest
 
 from sparring.workflows.command_line import main, parser
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import Tracker
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import tune
 from sparring.workflows.tuning.config import read_tuning
-from sparring.workflows.tuning.known import own_values
+from sparring.workflows.tuning.first_trials import own_values
 from sparring.workflows.tuning.monitor import Monitor
 from sparring.workflows.tuning.search_space import points
 from sparring.workflows.tuning.trials import Trial
@@ -193,12 +193,12 @@ def test_trials_of_adapt_have_the_splits_of_its_run(encoder: Path, tmp_path: Pat
     }
     place = tiny.place(tmp_path / "place", asked)
     tuned = read_tuning(parser().parse_args(place.words("tune")))
-    run = experiments.read(place.config, [], place.runs).config
+    run = loading.read(place.config, [], place.runs).config
     assert set(run.data.hold_out) == {"test", "dev"}
     trial = tuned.experiment({"train.warm.learning_rate": 1e-4}).config
     assert (trial.data.hold_out, trial.evaluate.split) == (run.data.hold_out, "dev")
     again = tiny.write(tmp_path / "best.yaml", trial.model_dump(mode="json"))
-    assert experiments.read(again, ["evaluate.split=test"], place.runs).config.data.hold_out == run.data.hold_out
+    assert loading.read(again, ["evaluate.split=test"], place.runs).config.data.hold_out == run.data.hold_out
 
 
 def test_the_best_config_has_its_tunings_scale(beir: Path, encoder: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_the_best_config_has_its_tunings_scale(beir: Path, encoder: Path, tmp_pa
     point = {"train.learning_rate": 1e-2}
     table = tune._empty_table(tuned)
     table.trials.append(Trial(0, point, point, "done", [0.5]))
-    best = experiments.read(tune._show(tuned, table, Store(place.store), str), [], place.runs)
+    best = loading.read(tune._show(tuned, table, Store(place.store), str), [], place.runs)
     assert best.scale == "small"
     assert best.outcome.results.fingerprint == tuned.experiment(point).outcome.results.fingerprint
 

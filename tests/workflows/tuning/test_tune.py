@@ -19,8 +19,8 @@ import yaml
 from sparring.components.config import UserError
 from sparring.workflows.command_line import main, parser
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.stages import experiments
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
@@ -92,7 +92,7 @@ def test_a_trials_measure_is_that_of_a_run_with_its_values(halved: Place) -> Non
     """`run --set` with the values of a finished trial has nothing left to do."""
     one = trials(halved)[1]
     sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
-    same = experiments.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
+    same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
     store = Store(halved.store)
     measured = [one.metrics for one in same.outcome.systems if one.name == "retriever 1"]
     record = store.record(measured[0])
@@ -104,7 +104,7 @@ def test_a_trials_measure_is_that_of_a_run_with_its_values(halved: Place) -> Non
 def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Place) -> None:
     one = trials(halved)[2]
     sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
-    same = experiments.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
+    same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
     systems = {one.name: one.metrics for one in same.outcome.systems}
     left = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
     assert left == {
@@ -202,7 +202,7 @@ def test_a_runs_folder_removes_what_its_trials_made_too(halved: Place, tmp_path:
     assert set(table.earlier) >= set(records(place))
     tune._add_known_trials(tuned, table)
     table.save()
-    RunFolder(experiments.read(place.config, [], place.runs), Store(place.store)).write_plan()
+    RunFolder(loading.read(place.config, [], place.runs), Store(place.store)).write_plan()
     folder = ["--store", str(place.store), "--runs", str(place.runs)]
     assert main([*folder, "show", str(place.runs / "tiny")]) == 0
     assert said()[0].startswith("RR@10, dev split; 1 trial: 1 waiting\n")

@@ -3,20 +3,20 @@
 from dataclasses import replace
 from typing import Any
 
+from sparring.components.objectives.parts.config import ClozeConfig
 from sparring.components.training.config import TrainConfig
-from sparring.components.training.pretraining import ClozeConfig
+from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
-from sparring.workflows.stages import experiments
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
-from sparring.workflows.stages.costs import cost_of, levels, of_ours
 from sparring.workflows.stages.phases import EVALUATION, PRETRAINING, UNTRAINED
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
-from sparring.workflows.stages.results import Outcome, Results, note_on
 from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused_with_bm25, refresh
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.evaluate import nothing_measured
 from sparring.workflows.store.dag import in_phase, step
+from sparring.workflows.systems.costs import cost_of, levels, of_ours
+from sparring.workflows.systems.results import Outcome, Results, note_on
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
@@ -32,7 +32,7 @@ def build(config: Config) -> Outcome:
     """The graph: what needs no training, what AR2 trains where there are queries to train on, and the results."""
     if config.pretrain and config.survey is not None and not config.survey.queries:
         return _unmeasured(config, config.pretrain)
-    base = _untrained(config) if config.train is False else experiments.outcome_of(ar2(config, config.train))
+    base = _untrained(config) if config.train is False else loading.outcome_of(ar2(config, config.train))
     collection, split = Collection(config), config.evaluate.split
     results = Results(collection, config, systems=list(base.systems))
     retrievals = {(one.name, one.seed): one.retrieval for one in base.systems}

@@ -6,9 +6,9 @@ from sparring.workflows.recipes.ear.config import Kind
 from sparring.workflows.recipes.ear.generators import Expansions, Generators
 from sparring.workflows.recipes.ear.query_rerankers import Prediction
 from sparring.workflows.recipes.ear.setting import Setting
-from sparring.workflows.stages.results import SystemCost, TimeSpent
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.store.dag import Step
+from sparring.workflows.systems.results import SystemCost, TimeSpent
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
 """The share of an approximate search that the index takes, without the exact search that it is compared with."""

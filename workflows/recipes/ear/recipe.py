@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparring.components.config import listing
+from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.ear.choices import Choices
 from sparring.workflows.recipes.ear.comparisons import comparisons
 from sparring.workflows.recipes.ear.config import Config
@@ -14,13 +15,12 @@ from sparring.workflows.recipes.ear.passages import PassageReranker
 from sparring.workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
 from sparring.workflows.recipes.ear.reader import Reader
 from sparring.workflows.recipes.ear.setting import EXPANSIONS, PASSAGE_RERANKING, QUERY_RERANKING, setting
-from sparring.workflows.stages import experiments
 from sparring.workflows.stages.phases import EVALUATION, TRAINING
-from sparring.workflows.stages.results import Outcome, Results, SystemCost, note_on
 from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.stages.untrained import add_untrained, from_files, start_retrieval
-from sparring.workflows.steps.study import study
+from sparring.workflows.steps.expansion_examples import study
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome, Results, SystemCost, note_on
 
 MODELS = (
     "generator_seed",
@@ -243,7 +243,7 @@ class Seed:
 
 def _other_config(path: str, seeds: list[int]) -> Config:
     """The experiment whose models are taken, with the seeds of the one that takes them."""
-    other = experiments.read_config(Path(path), [f"seeds={seeds}"])
+    other = loading.read_config(Path(path), [f"seeds={seeds}"])
     if not isinstance(other, Config):
         raise ValueError(f"models_from: {path}: recipe: {other.recipe!r}; accepted: ear")
     if other.models_from is not None:
@@ -257,7 +257,7 @@ def _other_config(path: str, seeds: list[int]) -> Config:
 def _labels(other: Ear, path: str) -> dict[str, str]:
     """Labels by fingerprint: what is done on the other collection says so."""
     nodes = graph([other.setting.collection.data, other.setting.bm25_for("train"), *other.models()])
-    return {node.fingerprint: f"{experiments.name_of(Path(path))}: {node.label}" for node in nodes}
+    return {node.fingerprint: f"{loading.name_of(Path(path))}: {node.label}" for node in nodes}
 
 
 def _note(config: Config) -> str:

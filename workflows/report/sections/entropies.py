@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
-from sparring.workflows.stages.results import System
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 
 def entropies(systems: Sequence[System], store: Store) -> list[Json]:

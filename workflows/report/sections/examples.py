@@ -10,8 +10,8 @@ from sparring.components.data.groups import judged_queries
 from sparring.components.data.tables import QRELS, RANKING, pieces, read, records
 from sparring.components.evaluation.rank_changes import Change, changes, telling
 from sparring.workflows.report.finished import Json
-from sparring.workflows.stages.results import System
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 FILE = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")

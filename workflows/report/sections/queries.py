@@ -18,8 +18,8 @@ from sparring.components.data.tables import QRELS, RANKING, TEXT, of_queries, re
 from sparring.components.evaluation.measures import PER_QUERY_FILE, by_measure
 from sparring.components.evaluation.rank_changes import first_relevant, relevant_of
 from sparring.workflows.report.finished import Json
-from sparring.workflows.stages.results import System
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -8,9 +8,9 @@ from sparring.components.evaluation.embedding_space import COSINES
 from sparring.components.files import read_json
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing
-from sparring.workflows.stages.results import System
 from sparring.workflows.steps.sentences import SIMILARITY
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 
 def similarities(systems: Sequence[System], store: Store) -> list[Json]:

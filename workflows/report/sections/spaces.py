@@ -7,9 +7,9 @@ from sparring.components.evaluation.embedding_space import mean_over_seeds
 from sparring.components.files import read_json
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing
-from sparring.workflows.stages.results import System
 from sparring.workflows.steps.analyse import ANALYSIS
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import System
 
 
 def spaces(systems: Sequence[System], store: Store) -> list[Json]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 from sparring.components.data.batches import Batch
+from sparring.components.objectives.parts.config import AugmentationConfig, DifferenceConfig
 from sparring.components.objectives.parts.editing import Edits
-from sparring.components.training.pretraining import AugmentationConfig, DifferenceConfig
 from tests.support import toy
 from tests.support.pretrainings import DIFFCSE, Artifacts, Variant, edited
 from tests.support.trainings import visits

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparring.workflows.command_line import main
-from sparring.workflows.commands.several import named
+from sparring.workflows.commands.batch import named
 from sparring.workflows.report.run_folder import RunFolder
 from tests.support import tiny
 from tests.support.tiny import Place, Said

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from sparring.components.config import UserError
-from sparring.components.training import loop, masters
+from sparring.components.training import loop, master_weights
 from tests.support import toy
 from tests.support.trainings import Interrupted, assert_same, lines, weights
 
@@ -35,20 +35,20 @@ def test_updates_that_are_too_small_for_bf16_add_up() -> None:
     """Steps of 1/1024 below 1, where bf16's next number is 1/256 away: 8 of them are 1/128, and none by itself is
     anything. The weight is the master rounded at every step."""
     module = Layered()
-    masters.keep(module)
+    master_weights.keep(module)
     layer = module.layers[0].weight
-    optimizer = torch.optim.SGD([masters.master(p) for p in module.parameters()], lr=1 / 1024)
+    optimizer = torch.optim.SGD([master_weights.master(p) for p in module.parameters()], lr=1 / 1024)
     alone = torch.ones(4, 4, dtype=torch.bfloat16)
     for step in range(1, 9):
         for part in (0.25, 0.75):  # two parts of a batch
             layer.grad = torch.full((4, 4), part, dtype=torch.bfloat16)
-            masters.take_gradients(module)
+            master_weights.take_gradients(module)
         assert layer.grad is None
         optimizer.step()
-        masters.round_weights(module)
+        master_weights.round_weights(module)
         alone -= 1 / 1024
         exact = torch.full((4, 4), 1 - step / 1024)
-        assert torch.equal(masters.master(layer), exact)
+        assert torch.equal(master_weights.master(layer), exact)
         assert torch.equal(layer, exact.bfloat16())
     assert torch.equal(layer, torch.full((4, 4), 1 - 1 / 128, dtype=torch.bfloat16))
     assert torch.equal(alone, torch.ones(4, 4, dtype=torch.bfloat16))
@@ -57,12 +57,12 @@ def test_updates_that_are_too_small_for_bf16_add_up() -> None:
 def test_small_gradients_of_a_batchs_parts_add_up() -> None:
     """1 and seven times 1/512, half of bf16's next number after 1."""
     module = Layered()
-    masters.keep(module)
+    master_weights.keep(module)
     layer = module.layers[0].weight
     for part in (1.0, *[1 / 512] * 7):
         layer.grad = torch.full((4, 4), part, dtype=torch.bfloat16)
-        masters.take_gradients(module)
-    assert torch.equal(masters.master(layer).grad, torch.full((4, 4), 1 + 7 / 512))
+        master_weights.take_gradients(module)
+    assert torch.equal(master_weights.master(layer).grad, torch.full((4, 4), 1 + 7 / 512))
 
 
 def test_layers_and_embeddings_are_in_bf16_and_what_is_saved_is_not() -> None:
@@ -70,14 +70,14 @@ def test_layers_and_embeddings_are_in_bf16_and_what_is_saved_is_not() -> None:
     module = Layered()
     frozen = module.words.weight.requires_grad_(False)
     nn.init.constant_(frozen, 1 + 1 / 1024)
-    masters.keep(module)
+    master_weights.keep(module)
     half = {name for name, weight in module.named_parameters() if weight.dtype == torch.bfloat16}
     assert half == {"words.weight", "layers.0.weight"}
     assert torch.equal(frozen, torch.ones(3, 4, dtype=torch.bfloat16))
-    masters.put_back(module)
+    master_weights.put_back(module)
     assert torch.equal(frozen, torch.full((3, 4), 1 + 1 / 1024))
     assert all(weight.dtype == torch.float32 for weight in module.parameters())
-    assert all(masters.master(weight) is weight for weight in module.parameters())
+    assert all(master_weights.master(weight) is weight for weight in module.parameters())
 
 
 @pytest.mark.parametrize("kind", ["retriever", "ranker"])
@@ -172,7 +172,7 @@ def test_what_memory_holds_of_a_weight(run: Any, monkeypatch: pytest.MonkeyPatch
         half = [weight for weight in objective.parameters() if weight.dtype == torch.bfloat16]
         full = [weight for weight in objective.parameters() if weight.dtype == torch.float32]
         assert bool(half) == (config.weights == "bf16")
-        kept = [masters.master(weight) for weight in half]
+        kept = [master_weights.master(weight) for weight in half]
         updated = [weight for group in optimizer.param_groups for weight in group["params"]]
         assert {id(weight) for weight in updated} == {id(weight) for weight in [*kept, *full]}
         numbers = sum(weight.numel() for weight in updated)

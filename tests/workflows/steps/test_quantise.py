@@ -12,11 +12,11 @@ import pytest
 from sparring.components.config import UserError, parse
 from sparring.components.data.tables import DOCUMENTS, QUERIES
 from sparring.components.data.vectors import document_shards
-from sparring.components.retrieval import smaller
+from sparring.components.retrieval import quantised
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.steps import search as searching
+from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
-from sparring.workflows.steps.smaller import rescore, smaller_vectors
 from tests.support import toy
 
 INLINE = Cluster(mode="inline", device="cpu")
@@ -206,7 +206,7 @@ def test_an_index_of_shorter_vectors(places, tmp_path):
 def test_more_dimensions_than_there_are(places, tmp_path):
     with pytest.raises(UserError, match="dimensions: 33: the vectors have 32; accepted: as many at most"):
         shrunk(places, tmp_path / "small", 33, "encoded")
-    assert smaller.read(tmp_path / "small") is None
+    assert quantised.read(tmp_path / "small") is None
 
 
 @pytest.mark.parametrize(

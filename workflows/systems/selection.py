@@ -6,10 +6,10 @@ from typing import Any
 
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.results import Outcome
 from sparring.workflows.steps.select import select
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
+from sparring.workflows.systems.results import Outcome
 
 
 def built(build: Callable[[Any], Outcome], config: CollectionConfig) -> Outcome:

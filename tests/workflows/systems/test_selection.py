@@ -11,12 +11,12 @@ from sparring.components.evaluation.result_table import leading_sentence
 from sparring.components.evaluation.selection import leading
 from sparring.components.evaluation.significance import THE_METHOD, THIS_TRAINING
 from sparring.workflows import ROOT
-from sparring.workflows.stages import experiments
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import Step, graph
 
 
-def read(config: str, *sets: str) -> experiments.Experiment:
-    return experiments.read(ROOT / "configs" / config, list(sets), Path("runs"))
+def read(config: str, *sets: str) -> loading.Experiment:
+    return loading.read(ROOT / "configs" / config, list(sets), Path("runs"))
 
 
 UNDECIDED = ["gate=false", "ranker.prior=null"]

@@ -13,14 +13,14 @@ from sparring.components.files import nearest, unwritable
 from sparring.components.yaml_files import set_once
 from sparring.workflows import ROOT
 from sparring.workflows.distributed import session, worker_group
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.report.page import REPORT
 from sparring.workflows.report.runs import Run, read_runs
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.store import object_store, s3
+from sparring.workflows.store.availability import NotMade, damage
 from sparring.workflows.store.dag import Step, graph
-from sparring.workflows.store.needed import NotMade, damage
 from sparring.workflows.store.store import Store
 
 LAPTOP = ROOT / "cluster" / "laptop.yaml"
@@ -81,7 +81,7 @@ def opened(arguments: argparse.Namespace, *, asks: bool = True) -> tuple[Experim
     reachable."""
     root = store_root(arguments)
     if not asks and s3.is_cached(place := s3.local_path(root)):
-        return experiments.read(arguments.config, arguments.assignments, arguments.runs), Store(place)
+        return loading.read(arguments.config, arguments.assignments, arguments.runs), Store(place)
     experiment = _read(arguments)
     store = object_store.open_store(root)
     store.prefetch_records(graph(experiment.wanted))
@@ -89,7 +89,7 @@ def opened(arguments: argparse.Namespace, *, asks: bool = True) -> tuple[Experim
 
 
 def _read(arguments: argparse.Namespace) -> Experiment:
-    return experiments.read(arguments.config, arguments.assignments, arguments.runs, store_root(arguments))
+    return loading.read(arguments.config, arguments.assignments, arguments.runs, store_root(arguments))
 
 
 def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
@@ -106,7 +106,7 @@ def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
 def other_runs(arguments: argparse.Namespace) -> str:
     """Words for the end of an error: which finished runs there are of a config whose own is not finished, and whether
     that is known at all."""
-    if experiments.is_system(arguments.config):
+    if loading.is_system(arguments.config):
         return ""
     experiment = _read(arguments)
     if any(one.guessed for one in experiment.defaults):
@@ -115,7 +115,7 @@ def other_runs(arguments: argparse.Namespace) -> str:
             f"; {missing} is not here, by which numbers of this config are chosen: a run of it may be finished, "
             "and its folder stands for the config"
         )
-    found = [one for one in experiments.others(experiment) if (one / REPORT).is_file()]
+    found = [one for one in loading.others(experiment) if (one / REPORT).is_file()]
     return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
 
 
@@ -187,7 +187,7 @@ def labelled(experiment: Experiment, label: str) -> Step:
 
 def labelled_here(error: NotMade, arguments: argparse.Namespace) -> NotMade:
     """What was not made, as the experiment that the arguments name calls it."""
-    if experiments.is_system(arguments.config):
+    if loading.is_system(arguments.config):
         return error
     try:
         return error.as_in(graph(opened(arguments)[0].wanted))
@@ -197,7 +197,7 @@ def labelled_here(error: NotMade, arguments: argparse.Namespace) -> NotMade:
 
 def is_finished(arguments: argparse.Namespace) -> bool:
     """Whether the run that the arguments name has results."""
-    if experiments.is_system(arguments.config):
+    if loading.is_system(arguments.config):
         return False
     try:
         experiment, store = opened(arguments)
@@ -209,7 +209,7 @@ def is_finished(arguments: argparse.Namespace) -> bool:
 def damaged(arguments: argparse.Namespace) -> Damaged | None:
     """Of a command that failed: what is wrong with the first damaged file of the finished artifacts of the run that it
     names; None where there is none."""
-    if not isinstance(getattr(arguments, "config", None), Path) or experiments.is_system(arguments.config):
+    if not isinstance(getattr(arguments, "config", None), Path) or loading.is_system(arguments.config):
         return None
     try:
         experiment = _read(arguments)

@@ -21,14 +21,14 @@ from sparring.components.sources.tables import KINDS, kind_of
 from sparring.components.systems.config import SYSTEM
 from sparring.components.yaml_files import read_based, read_yaml
 from sparring.workflows import ROOT
+from sparring.workflows.experiments.expected import KEY, Expected
+from sparring.workflows.experiments.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
-from sparring.workflows.stages import selection
 from sparring.workflows.stages.config import CollectionConfig, Default
-from sparring.workflows.stages.expected import KEY, Expected
-from sparring.workflows.stages.results import Outcome
-from sparring.workflows.stages.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from sparring.workflows.store.dag import Step, counted
 from sparring.workflows.store.object_store import open_store
+from sparring.workflows.systems import selection
+from sparring.workflows.systems.results import Outcome
 
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from sparring.workflows import ROOT
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.results import Outcome, name_of, note_on
+from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
+from sparring.workflows.systems.results import Outcome, name_of, note_on
 
 
 def outcome(config: str, *sets: str) -> Outcome:
     """What the recipe of a config in `configs` makes of it."""
-    made: Any = experiments.read(ROOT / "configs" / config, list(sets), Path("runs")).outcome
+    made: Any = loading.read(ROOT / "configs" / config, list(sets), Path("runs")).outcome
     assert isinstance(made, Outcome)
     return made
 

@@ -10,8 +10,8 @@ from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
 from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
-from sparring.components.retrieval import smaller
-from sparring.components.retrieval.smaller import Kind, Smaller
+from sparring.components.retrieval import quantised
+from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
 from sparring.workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
@@ -102,7 +102,7 @@ class _Shrinking:
     """Makes one file of smaller vectors."""
 
     def __init__(self, *, threads: int, work: Path, vectors: Path) -> None:
-        how = smaller.read(work)
+        how = quantised.read(work)
         assert how is not None
         self._how, self._vectors = how, vectors
 
@@ -116,10 +116,10 @@ class _Rescoring:
     def __init__(self, *, lists: Path, vectors: Path, queries: Path, cuda: bool, threads: int) -> None:
         configure_process(threads)
         self._lists, self._queries = lists, QueryVectors(queries)
-        self._documents, self._how = DocumentVectors(vectors), smaller.read(vectors)
+        self._documents, self._how = DocumentVectors(vectors), quantised.read(vectors)
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         lists = Lists.load(self._lists, task["start"], task["stop"])
         rows = lists.padded(lists.documents)
-        scores = smaller.products(self._queries[lists.queries], self._documents, rows, self._how)
+        scores = quantised.products(self._queries[lists.queries], self._documents, rows, self._how)
         save_array(path, scores[lists.mask])

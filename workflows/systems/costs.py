@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable, Iterator
 
-from sparring.workflows.stages.results import System, SystemCost, TimeSpent
 from sparring.workflows.steps.choose_neighbours import chosen
 from sparring.workflows.steps.encode import encode_queries
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
-from sparring.workflows.steps.given import rank_from_file
+from sparring.workflows.steps.imported_ranking import rank_from_file
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.prior import add_prior, fit_prior
+from sparring.workflows.steps.quantise import rescore
 from sparring.workflows.steps.score import rerank
 from sparring.workflows.steps.search import candidates, search
-from sparring.workflows.steps.smaller import rescore
 from sparring.workflows.store.dag import Step
+from sparring.workflows.systems.results import System, SystemCost, TimeSpent
 
 FROM_CHEAP_TO_DEAR = (
     (lucene_search,),

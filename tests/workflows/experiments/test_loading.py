@@ -10,8 +10,8 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.systems.config import SYSTEM
+from sparring.workflows.experiments import loading
 from sparring.workflows.recipes import dpr
-from sparring.workflows.stages import experiments
 from tests.support import tiny
 
 OWN = """
@@ -52,12 +52,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_recipe_may_be_a_modules_dotted_path(own: Path, tmp_path: Path, tree: dict[str, Any]) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": "my_recipes.mine"})
-    mine = experiments.read(path, [], tmp_path)
-    theirs = experiments.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
+    mine = loading.read(path, [], tmp_path)
+    theirs = loading.read(tiny.write(tmp_path / "plain.yaml", tree), [], tmp_path)
     assert mine.config.recipe == "my_recipes.mine"
     assert mine.outcome.results.fingerprint == theirs.outcome.results.fingerprint
     with pytest.raises(UserError, match=r"tiny\.yaml: k: 13 is unlucky"):
-        experiments.read(path, ["k=13"], tmp_path)
+        loading.read(path, ["k=13"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_recipe_that_cannot_be_had_is_named(
     own: Path, tmp_path: Path, tree: dict[str, Any], name: str, says: str
 ) -> None:
     with pytest.raises(UserError, match=rf"tiny\.yaml: {says}"):
-        experiments.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": name}), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "tiny.yaml", {**tree, "recipe": name}), [], tmp_path)
 
 
 def test_a_config_is_read_without_building_a_graph(
@@ -88,15 +88,15 @@ def test_a_config_is_read_without_building_a_graph(
         raise AssertionError("builds")
 
     monkeypatch.setattr(dpr, "build", build)
-    config = experiments.read_config(tiny.write(tmp_path / "tiny.yaml", {**tree, "tune": {}}), ["k=7"])
+    config = loading.read_config(tiny.write(tmp_path / "tiny.yaml", {**tree, "tune": {}}), ["k=7"])
     assert isinstance(config, dpr.Config)
     assert config.k == 7
 
 
 def test_an_outcome_is_that_of_the_experiment(tmp_path: Path, tree: dict[str, Any]) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", tree)
-    outcome = experiments.read_outcome(path, ["k=7"])
-    assert outcome.results.fingerprint == experiments.read(path, ["k=7"], tmp_path).outcome.results.fingerprint
+    outcome = loading.read_outcome(path, ["k=7"])
+    assert outcome.results.fingerprint == loading.read(path, ["k=7"], tmp_path).outcome.results.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_the_config_that_may_be_meant_is_named(
     (tmp_path / "out" / "system" / SYSTEM).write_text("{}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=says):
-        experiments.read(Path(given), [], Path("runs"))
-    assert not experiments.is_run(Path(given))
-    assert experiments.is_system(Path(given)) is (given in ("runs", "out/system"))
+        loading.read(Path(given), [], Path("runs"))
+    assert not loading.is_run(Path(given))
+    assert loading.is_system(Path(given)) is (given in ("runs", "out/system"))
 
 
 def test_a_runs_folder_stands_for_the_run(
@@ -134,19 +134,19 @@ def test_a_runs_folder_stands_for_the_run(
     """With the values that it had; `--set` would make another. Its config's other runs are known."""
     monkeypatch.chdir(tmp_path)
     config, runs = tiny.write(tmp_path / "mine.yaml", tree), Path("runs")
-    plain, changed = (experiments.read(config, given, runs) for given in ([], ["k=7"]))
+    plain, changed = (loading.read(config, given, runs) for given in ([], ["k=7"]))
     for one in (plain, changed):
         one.run.mkdir(parents=True)
-        tiny.write(one.run / experiments.CONFIG, one.config.model_dump(mode="json"))
-    again = experiments.read(changed.run, [], runs)
+        tiny.write(one.run / loading.CONFIG, one.config.model_dump(mode="json"))
+    again = loading.read(changed.run, [], runs)
     assert (again.name, again.run) == (changed.run.name, changed.run)
     assert again.outcome.results.fingerprint == changed.outcome.results.fingerprint
     assert again.outcome.results.fingerprint != plain.outcome.results.fingerprint
-    assert experiments.others(again) == experiments.others(changed) == [plain.run]
-    assert experiments.others(plain) == [changed.run]
-    assert experiments.others(experiments.read(config, ["k=8"], runs)) == [plain.run, changed.run]
+    assert loading.others(again) == loading.others(changed) == [plain.run]
+    assert loading.others(plain) == [changed.run]
+    assert loading.others(loading.read(config, ["k=8"], runs)) == [plain.run, changed.run]
     says = (
         r"runs/mine-.*: the folder of a run, as it was run; accepted with --set: its config; did you mean mine.yaml\?"
     )
     with pytest.raises(UserError, match=says):
-        experiments.read(changed.run, ["k=8"], runs)
+        loading.read(changed.run, ["k=8"], runs)

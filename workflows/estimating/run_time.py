@@ -12,9 +12,9 @@ from sparring.components.files import write_json
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating.estimate import Estimate, Spread, estimate
+from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.quantities import between, duration, size
 from sparring.workflows.running.forecast import EXACT, Forecast
-from sparring.workflows.stages.experiments import Experiment
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 

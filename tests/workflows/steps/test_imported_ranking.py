@@ -14,8 +14,8 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS, QUERIES
-from sparring.workflows.stages import experiments
-from sparring.workflows.steps.given import RankingFile, rank_from_file
+from sparring.workflows.experiments import loading
+from sparring.workflows.steps.imported_ranking import RankingFile, rank_from_file
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
@@ -181,14 +181,12 @@ def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: 
     tree: dict[str, Any] = tiny.ear(beir, encoder)
     tree["evaluate"] = {"other_rankings": {"SEAL": {"path": "seal.json"}, "elsewhere": {"path": "a.run", "split": "x"}}}
     tree["with_dense"] = ["first expansion", "SEAL", "elsewhere"]
-    systems = {
-        one.name for one in experiments.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.systems
-    }
+    systems = {one.name for one in loading.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.systems}
     assert {"SEAL", "SEAL + dense", "first expansion + dense"} <= systems
     assert not {"elsewhere", "elsewhere + dense"} & systems
     tree["with_dense"] = ["CCS"]
     with pytest.raises(UserError, match="with_dense: 'CCS'; accepted: "):
-        experiments.read(tiny.write(tmp_path / "b.yaml", tree), [], tmp_path)
+        loading.read(tiny.write(tmp_path / "b.yaml", tree), [], tmp_path)
 
 
 def in_two_forms(folder: Path) -> tuple[Path, Path]:
@@ -244,7 +242,7 @@ def test_the_collections_form_is_that_of_its_rankings_and_judgements(tmp_path: P
         "other_rankings": {"theirs": {"path": "x.run"}},
         "other_qrels": {"others": {"format": "beir", "path": "data/others"}},
     }
-    made = experiments.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
+    made = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), ["data.ids=NFC"], Path("runs"))
     ranked = [node for node in graph(made.wanted) if node.function is rank_from_file]
     assert ranked
     assert all(node.inputs["config"].ids == "NFC" for node in ranked)

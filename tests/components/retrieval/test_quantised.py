@@ -8,8 +8,8 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.data.vectors import DocumentVectors, Shards, document_shards
-from sparring.components.retrieval import hamming, index, smaller, topk
-from sparring.components.retrieval.smaller import Smaller
+from sparring.components.retrieval import hamming, index, quantised, topk
+from sparring.components.retrieval.quantised import Smaller
 from tests.support import toy
 
 DOCS, WIDTH, ASKED = 300, 40, 17
@@ -43,12 +43,12 @@ def sorted_whole(scores, order, k):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_shorter_vectors_are_the_first_dimensions(normalize):
     vectors = drawn(5, 1)
-    cut = smaller.cut(vectors, 8, normalize=normalize)
+    cut = quantised.cut(vectors, 8, normalize=normalize)
     for one, own in zip(vectors, cut, strict=True):
         first = one[:8] / (np.sqrt((one[:8].astype(np.float64) ** 2).sum()) if normalize else 1)
         np.testing.assert_allclose(own, first, rtol=1e-6)
     for all_of_them in (None, WIDTH, 99):
-        np.testing.assert_array_equal(smaller.cut(vectors, all_of_them, normalize=normalize), vectors)
+        np.testing.assert_array_equal(quantised.cut(vectors, all_of_them, normalize=normalize), vectors)
 
 
 @pytest.mark.parametrize("dimensions", [None, 16])
@@ -57,7 +57,7 @@ def test_int8_is_that_of_sentence_transformers_with_symmetric_ranges(encoded, di
     from sentence_transformers.util import quantize_embeddings
 
     how = Smaller.of(encoded, dimensions, "int8", normalize=True)
-    vectors = smaller.cut(whole(encoded), dimensions, normalize=True)
+    vectors = quantised.cut(whole(encoded), dimensions, normalize=True)
     largest = np.abs(vectors).max(0)
     np.testing.assert_allclose(np.asarray(how.scale) * 127, largest, rtol=1e-6)
     theirs = quantize_embeddings(vectors, "int8", ranges=np.stack([-largest, largest]))
@@ -81,9 +81,9 @@ def test_bits_are_those_of_sentence_transformers(encoded):
 def test_the_best_are_those_of_sorting_all_scores(encoded, kind, dimensions):
     how = Smaller.of(encoded, dimensions, kind, normalize=True)
     queries, order = drawn(ASKED, 2), np.random.default_rng(3).permutation(DOCS)
-    found = smaller.top_k(queries, kept(how, encoded), how, order, 30, device="cpu", threads=1)
-    asked = smaller.cut(queries, dimensions, normalize=True)
-    documents = smaller.cut(whole(encoded), dimensions, normalize=True)
+    found = quantised.top_k(queries, kept(how, encoded), how, order, 30, device="cpu", threads=1)
+    asked = quantised.cut(queries, dimensions, normalize=True)
+    documents = quantised.cut(whole(encoded), dimensions, normalize=True)
     if kind == "binary":
         scores = np.where(asked > 0, 1, -1) @ np.where(documents > 0, 1, -1).T
     elif kind == "int8":
@@ -120,7 +120,7 @@ def test_hamming_distances_are_faiss_own(encoded):
     theirs.add(np.concatenate(kept(how, encoded)))
     queries = drawn(ASKED, 2)
     distances, _ = theirs.search(how.documents(queries), 25)
-    found = smaller.top_k(queries, kept(how, encoded), how, None, 25, device="cpu", threads=1)
+    found = quantised.top_k(queries, kept(how, encoded), how, None, 25, device="cpu", threads=1)
     np.testing.assert_array_equal(WIDTH - 2 * distances, topk.scores_of(found))
 
 
@@ -131,9 +131,9 @@ def test_candidates_are_ordered_by_the_query_with_all_its_bits(encoded, by, tmp_
     toy.write_document_vectors(tmp_path, kept(how, encoded))
     bits = Smaller.of(encoded, None, "binary", normalize=True)
     queries, order = drawn(ASKED, 2), np.random.default_rng(3).permutation(DOCS)
-    candidates = smaller.top_k(queries, kept(bits, encoded), bits, order, 40, device="cpu", threads=1)
+    candidates = quantised.top_k(queries, kept(bits, encoded), bits, order, 40, device="cpu", threads=1)
     candidates[3, 30:] = topk.NO_DOCUMENT
-    found = smaller.rescored(queries, candidates, order, DocumentVectors(tmp_path), how, 10)
+    found = quantised.rescored(queries, candidates, order, DocumentVectors(tmp_path), how, 10)
     numbers = {"encoded": whole(encoded), "binary": np.where(whole(encoded) > 0, 1, -1)}.get(by)
     if numbers is None:
         numbers = np.concatenate(kept(how, encoded)) * np.asarray(how.scale, np.float32)
@@ -148,9 +148,9 @@ def test_candidates_are_ordered_by_the_query_with_all_its_bits(encoded, by, tmp_
 def test_the_kept_form_is_written_down(encoded, tmp_path):
     how = Smaller.of(encoded, 16, "int8", normalize=False)
     how.save(tmp_path)
-    assert smaller.read(tmp_path) == how
-    assert len(json.loads((tmp_path / smaller.FILE).read_text())["scale"]) == 16
-    assert smaller.read(tmp_path / "other") is None
+    assert quantised.read(tmp_path) == how
+    assert len(json.loads((tmp_path / quantised.FILE).read_text())["scale"]) == 16
+    assert quantised.read(tmp_path / "other") is None
     with pytest.raises(UserError, match="dimensions: 41: the vectors have 40; accepted: as many at most"):
         Smaller.of(encoded, 41, "encoded", normalize=False)
 
@@ -168,7 +168,7 @@ def test_int8_vectors_as_a_faiss_index_have_the_same_scores(encoded, tmp_path):
     opened = faiss.read_index(str(tmp_path / "index.faiss"))
     queries = drawn(ASKED, 2)
     scores, _ = opened.search(queries, 20)
-    ours = smaller.top_k(queries, kept(how, encoded), how, None, 20, device="cpu", threads=1)
+    ours = quantised.top_k(queries, kept(how, encoded), how, None, 20, device="cpu", threads=1)
     np.testing.assert_allclose(scores, topk.scores_of(ours), atol=2e-6)
     numbers = np.concatenate(kept(how, encoded)) * np.asarray(how.scale, np.float32)
     np.testing.assert_allclose(opened.reconstruct_n(0, DOCS), numbers, atol=1e-6)

@@ -10,8 +10,8 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.files import read_json
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.expected import Expected
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.expected import Expected
 from tests.support import tiny
 from tests.support.tiny import Said
 
@@ -145,7 +145,7 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
 ) -> None:
     tree = {**tiny.dpr(beir, encoder), "train": None}
     plain, told = (
-        experiments.read(tiny.write(tmp_path / f"{name}.yaml", one), [], tmp_path)
+        loading.read(tiny.write(tmp_path / f"{name}.yaml", one), [], tmp_path)
         for name, one in {"plain": tree, "told": {**tree, "expected": PAPER}}.items()
     )
     assert [node.fingerprint for node in told.wanted] == [node.fingerprint for node in plain.wanted]
@@ -195,4 +195,4 @@ def test_it_changes_no_step_and_stands_in_the_table_and_the_report(
 def test_mistakes_are_told(beir: Path, encoder: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tiny.write(tmp_path / "tiny.yaml", {**tiny.dpr(beir, encoder), "expected": {**PAPER, **change}})
     with pytest.raises(UserError, match=message):
-        experiments.read(path, [], tmp_path)
+        loading.read(path, [], tmp_path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sparring.components.config import UserError
-from sparring.workflows.stages import experiments, systems
+from sparring.workflows.experiments import loading
+from sparring.workflows.systems import deployable
 from tests.support.tiny import ROOT
 
 
-def outcome(config: str, *sets: str) -> experiments.Outcome:
-    return experiments.read_outcome(ROOT / "configs" / config, list(sets))
+def outcome(config: str, *sets: str) -> loading.Outcome:
+    return loading.read_outcome(ROOT / "configs" / config, list(sets))
 
 
 def exportable(config: str, *sets: str) -> dict[str, list[str]]:
@@ -18,7 +19,7 @@ def exportable(config: str, *sets: str) -> dict[str, list[str]]:
     found = {}
     for name, system in outcome(config, *sets).ranked.items():
         try:
-            found[name] = list(systems.stages_of_folder(system))
+            found[name] = list(deployable.stages_of_folder(system))
         except UserError:
             continue
     return found
@@ -60,8 +61,8 @@ def test_of_ear_those_can_be_exported_that_issue_the_queries_themselves() -> Non
     ],
 )
 def test_the_system_that_is_exported_where_none_is_named(config: str, name: str) -> None:
-    assert systems.last(outcome(config)).name == name
+    assert deployable.last(outcome(config)).name == name
 
 
 def test_of_several_seeds_it_is_the_last_one_s() -> None:
-    assert systems.chosen(outcome("demo.yaml", "seeds=[1,2]"), "retriever 1").seed == 2
+    assert deployable.chosen(outcome("demo.yaml", "seeds=[1,2]"), "retriever 1").seed == 2

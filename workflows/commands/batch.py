@@ -10,11 +10,11 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.systems.config import SYSTEM
-from sparring.workflows.commands.opening import add_assignments
+from sparring.workflows.commands.common import add_assignments
+from sparring.workflows.experiments.loading import is_run
+from sparring.workflows.experiments.scale import NoSmallScale
 from sparring.workflows.program import located
 from sparring.workflows.quantities import duration
-from sparring.workflows.stages.experiments import is_run
-from sparring.workflows.stages.scale import NoSmallScale
 from sparring.workflows.store.dag import StepFailed
 
 

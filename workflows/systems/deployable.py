@@ -12,24 +12,24 @@ from sparring.components.data.tokenizers import MODEL_CONFIG, lengths_of
 from sparring.components.evaluation.selection import FILE as SELECTION
 from sparring.components.files import read_json
 from sparring.components.neighbours.reranking import best
-from sparring.components.retrieval import smaller
+from sparring.components.retrieval import quantised
 from sparring.components.retrieval.fusion import fitted
 from sparring.components.retrieval.lucene import AnalyzerConfig
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
 from sparring.workflows.distributed.cluster import cores
-from sparring.workflows.stages.results import Outcome, System
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.prior import add_prior
+from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.score import rerank
 from sparring.workflows.steps.search import INDEX, candidates, search
-from sparring.workflows.steps.smaller import rescore, smaller_vectors
+from sparring.workflows.store.availability import finished, not_dropped
 from sparring.workflows.store.dag import Step
-from sparring.workflows.store.needed import finished, not_dropped
 from sparring.workflows.store.store import Store
+from sparring.workflows.systems.results import Outcome, System
 
 Stages = Mapping[str, Step]
 """The steps that made a ranking, by what they are in a system: `lexical`, `dense`, `rescored`, `neighbours`, `fusion`,
@@ -260,7 +260,7 @@ def fetch(store: Store, data: Step, steps: Stages) -> None:
     store.fetch(models(steps), "model")
     store.fetch([*read_from, *weights])
     if "dense" in steps:  # an index is asked as its vectors were made
-        store.fetch([steps["dense"].inputs["vectors"]], smaller.FILE)
+        store.fetch([steps["dense"].inputs["vectors"]], quantised.FILE)
 
 
 def described(system: System, steps: Stages, store: Store) -> SystemConfig:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.store.availability import NotMade
 from sparring.workflows.store.dag import relabelled, step
-from sparring.workflows.store.needed import NotMade
 
 
 def test_a_step_of_another_experiment_has_the_label_that_it_has_here() -> None:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from sparring.components.config import UserError
+from sparring.workflows.experiments import loading
+from sparring.workflows.experiments.loading import Experiment
+from sparring.workflows.experiments.scale import NoSmallScale, rescaled
 from sparring.workflows.report.runs import read_runs
-from sparring.workflows.stages import experiments
-from sparring.workflows.stages.experiments import Experiment
-from sparring.workflows.stages.scale import NoSmallScale, rescaled
 from sparring.workflows.store.dag import graph
 from tests.support import tiny
 
@@ -25,7 +25,7 @@ def own(**small: Any) -> dict[str, Any]:
 
 
 def read(folder: Path, tree: dict[str, Any], sets: list[str] = SMALL) -> Experiment:
-    return experiments.read(tiny.write(folder / "tiny.yaml", tree), sets, folder)
+    return loading.read(tiny.write(folder / "tiny.yaml", tree), sets, folder)
 
 
 def test_the_changes_are_made_before_other_values(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_runs_folder_knows_its_scale(beir: Path, encoder: Path, tmp_path: Path
     (folder,) = place.runs.iterdir()
     assert yaml.safe_load((folder / "config.yaml").read_text())["scale"] == "small"
     again = read_runs([folder, folder], place.runs, place.where)[0].experiment
-    asked = experiments.read(place.config, SMALL, place.runs)
+    asked = loading.read(place.config, SMALL, place.runs)
     assert again.outcome.results.fingerprint == asked.outcome.results.fingerprint
 
 

@@ -1,0 +1,1 @@
+"""Experiments as their YAML files describe them."""

@@ -1,0 +1,1 @@
+"""Systems, what is measured of them, and what a recipe returns."""
