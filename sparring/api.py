@@ -14,7 +14,7 @@ from sparring.components.config import UserError
 from sparring.components.evaluation import result_table
 from sparring.components.systems.system import System
 from sparring.workflows.command_line import parser
-from sparring.workflows.commands import common
+from sparring.workflows.commands import shared_arguments
 from sparring.workflows.distributed.cluster import Cluster, cores
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
@@ -87,7 +87,7 @@ def run(
         _call("run", words, *([] if cluster is None else ["--cluster", str(cluster)]))
     finally:
         if not joined:
-            common.leave()
+            shared_arguments.leave()
     return read(config, sets=sets, store=store, runs=runs)
 
 
@@ -97,7 +97,7 @@ def read(
     """Read the results of an experiment that was run. UserError if its run is not finished."""
     words = _words(config, sets, store, runs)
     arguments = parser().parse_args(_placed("show", words))
-    experiment, opened_store = common.opened(arguments)
+    experiment, opened_store = shared_arguments.opened(arguments)
     if not opened_store.is_done(experiment.outcome.results):
         raise UserError(f"{config}: its run is not finished. Run it first: sparring.run({str(config)!r}).")
     folder = RunFolder(experiment, opened_store)
@@ -137,7 +137,7 @@ def _load_from_run(
     threads: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> System:
-    experiment, store = common.opened(parser().parse_args(_placed("show", list(words))))
+    experiment, store = shared_arguments.opened(parser().parse_args(_placed("show", list(words))))
     outcome = experiment.outcome
     try:
         row = deployable.asked(outcome, store) if name is None else deployable.chosen(outcome, name)

@@ -17,7 +17,6 @@ from sparring.components.config import UserError
 from sparring.workflows.commands import (
     chaos,
     clean,
-    common,
     completion,
     convert,
     doctor,
@@ -32,6 +31,7 @@ from sparring.workflows.commands import (
     run,
     search,
     serve,
+    shared_arguments,
     show,
     submit,
     tune,
@@ -143,7 +143,7 @@ def main(words: list[str] | None = None) -> int:
             print(f"error: {UserError(f'{error.filename}: {error.strerror}')}", file=sys.stderr)
             return 2
         if error.errno not in OF_THE_DISK:
-            if lost := common.damaged(arguments):  # Arrow's, of no system call
+            if lost := shared_arguments.damaged(arguments):  # Arrow's, of no system call
                 return _said(lost, arguments)
             raise
         where = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
@@ -153,12 +153,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
     except Exception:
-        if lost := common.damaged(arguments):
+        if lost := shared_arguments.damaged(arguments):
             return _said(lost, arguments)
         raise
     finally:
         with suppress(KeyboardInterrupt):  # a second one, while Ray is left
-            common.leave()
+            shared_arguments.leave()
 
 
 def _output() -> str:
@@ -181,14 +181,18 @@ def _disks(arguments: argparse.Namespace) -> str:
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
     """Say what is wrong, with the command that makes what is not there."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
-    error = common.labelled_here(error, arguments) if named and isinstance(error, NotMade) and error.name else error
+    error = (
+        shared_arguments.labelled_here(error, arguments)
+        if named and isinstance(error, NotMade) and error.name
+        else error
+    )
     said = str(error)
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
         said = f"{error}: repeat the command"  # which sent this job, and knows no --until
     elif isinstance(error, NotMade):
-        others = common.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
-        finished = named and not error.again and common.is_finished(arguments)
-        said = error.told(common.run_command(arguments) if named else None, finished=finished) + others
+        others = shared_arguments.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
+        finished = named and not error.again and shared_arguments.is_finished(arguments)
+        said = error.told(shared_arguments.run_command(arguments) if named else None, finished=finished) + others
     print(without_passwords(f"error: {said}"), file=sys.stderr)
     return 2
 

@@ -168,7 +168,7 @@ def test_through_ray_it_is_the_same(
     trained: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smoothing and reranking cut among two workers, one training worker: the same bits."""
-    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.shared_arguments.leave", lambda: None)
     ray = {"mode": "ray", "retries": 0, "map": {"workers": 2, "threads": 1}}
     place = tiny.place(tmp_path, tiny.coder(beir, encoder), **ray)
     copy_of_beginning(

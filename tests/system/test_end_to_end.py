@@ -325,7 +325,9 @@ def test_dpr_through_ray_is_the_same(
     played: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One training worker of one thread, and encoding cut among two workers: the same bits as in one process."""
-    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr(
+        "sparring.workflows.commands.shared_arguments.leave", lambda: None
+    )  # the session serves other tests too
     tree = {**tiny.dpr(beir, encoder), "negatives": {"negatives": 0}}
     inline, place = tiny.place(tmp_path / "inline", tree), tiny.place(tmp_path / "ray", tree, **RAY)
     for one in (inline, place):
@@ -347,7 +349,7 @@ def test_ar2_through_ray_with_two_training_workers(
     played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers share each batch: the same gradient but for rounding, and so the same rankings but for ties."""
-    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.shared_arguments.leave", lambda: None)
     tree = yaml.safe_load(played.config.read_text())
     place = tiny.place(tmp_path, tree, **RAY, train={"workers": 2, "threads": 1})
     assert place("run") == 0
@@ -366,7 +368,7 @@ def test_ar2_through_ray_with_two_training_workers(
 @pytest.mark.usefixtures("ray")
 def test_steps_at_once_give_the_same(played: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both controls, the game, BM25 and all that is measured, as processors come free: every bit is the same."""
-    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)
+    monkeypatch.setattr("sparring.workflows.commands.shared_arguments.leave", lambda: None)
     one = {"workers": 1, "threads": 1}
     place = tiny.place(
         tmp_path, yaml.safe_load(played.config.read_text()), **{**RAY, "map": one}, train=one, parallel_steps=3

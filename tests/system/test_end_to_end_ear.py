@@ -404,7 +404,9 @@ def test_through_ray_it_is_the_same(
     eared: Place, beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers expand, retrieve and predict, one trains: the same rankings as in one process."""
-    monkeypatch.setattr("sparring.workflows.commands.common.leave", lambda: None)  # the session serves other tests too
+    monkeypatch.setattr(
+        "sparring.workflows.commands.shared_arguments.leave", lambda: None
+    )  # the session serves other tests too
     tree = tiny.ear(beir, encoder)
     tree["generators"].pop("sentence")
     tree["rerankers"].pop("ri")

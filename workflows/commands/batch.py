@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.systems.config import SYSTEM
-from sparring.workflows.commands.common import add_assignments
+from sparring.workflows.commands.shared_arguments import add_assignments
 from sparring.workflows.experiments.loading import is_run
 from sparring.workflows.experiments.scale import NoSmallScale
 from sparring.workflows.program import located

@@ -15,7 +15,7 @@ from sparring.components.config import UserError
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.chaos import toy, victims
 from sparring.workflows.chaos.killer import HANGS, Broken, Kill, Killer, Run
-from sparring.workflows.commands.common import add_cluster, check_output, store_root
+from sparring.workflows.commands.shared_arguments import add_cluster, check_output, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.quantities import duration

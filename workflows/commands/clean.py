@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparring.components.config import UserError, listing
-from sparring.workflows.commands.common import add_config, opened
+from sparring.workflows.commands.shared_arguments import add_config, opened
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment, is_run
 from sparring.workflows.quantities import size

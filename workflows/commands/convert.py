@@ -9,7 +9,7 @@ from sparring.components.config import UserError, parse
 from sparring.components.files import new_folder
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.reader_configs import ReaderConfig
-from sparring.workflows.commands.common import check_output
+from sparring.workflows.commands.shared_arguments import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

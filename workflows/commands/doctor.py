@@ -16,7 +16,7 @@ import psutil
 from sparring.components.compute.processor import has_amx
 from sparring.components.config import UserError
 from sparring.components.files import nearest, unwritable
-from sparring.workflows.commands.common import store_root
+from sparring.workflows.commands.shared_arguments import store_root
 from sparring.workflows.distributed import session
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.distributed.leftovers import leftovers

@@ -25,7 +25,7 @@ from sparring.components.models.configs import BASE, RANKER_CODE
 from sparring.components.sources import trec
 from sparring.components.systems.config import FOLDER
 from sparring.workflows.commands import cards, group_files, model_folder, system_folder
-from sparring.workflows.commands.common import add_config, check_output, opened, run_command
+from sparring.workflows.commands.shared_arguments import add_config, check_output, opened, run_command
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.stages.sentences import SentencesConfig

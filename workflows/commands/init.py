@@ -21,7 +21,7 @@ from sparring.components.sources.records import NOT_UTF8
 from sparring.components.sources.survey import relevant_documents
 from sparring.components.yaml_files import yaml_line
 from sparring.workflows.commands import languages
-from sparring.workflows.commands.common import check_output
+from sparring.workflows.commands.shared_arguments import check_output
 from sparring.workflows.program import program
 from sparring.workflows.recipes.adapt.config import START_MODEL
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.systems import config as configs
-from sparring.workflows.commands.common import add_config, check_output, opened
+from sparring.workflows.commands.shared_arguments import add_config, check_output, opened
 from sparring.workflows.experiments import loading
 from sparring.workflows.store.availability import finished
 

@@ -15,7 +15,7 @@ from sparring.components.sources.own_queries import undecided
 from sparring.workflows import ROOT
 from sparring.workflows.commands import languages
 from sparring.workflows.commands.batch import add_configs, named
-from sparring.workflows.commands.common import opened
+from sparring.workflows.commands.shared_arguments import opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.site import site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.files import replacing
-from sparring.workflows.commands.common import add_config, check_output, opened
+from sparring.workflows.commands.shared_arguments import add_config, check_output, opened
 from sparring.workflows.program import located
 from sparring.workflows.report.record import config_name, record_of, recorded, text_of
 from sparring.workflows.report.run_folder import RunFolder

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from sparring.components.config import UserError
-from sparring.workflows.commands.common import (
+from sparring.workflows.commands.shared_arguments import (
     ANOTHER_RUNS,
     add_config,
     add_pair,

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.evaluation import result_table
 from sparring.workflows.commands.batch import add_configs, named, one_by_one
-from sparring.workflows.commands.common import add_cluster, check_places, labelled, opened
+from sparring.workflows.commands.shared_arguments import add_cluster, check_places, labelled, opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed import nodes
 from sparring.workflows.estimating.run_time import foresee, how_far_off

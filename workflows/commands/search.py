@@ -13,7 +13,7 @@ from typing import Any
 from sparring.components.config import CONTROLS, UserError, printable
 from sparring.components.systems import config as configs
 from sparring.components.systems.system import Hit, System
-from sparring.workflows.commands.common import add_cluster, add_config, opened, store_root
+from sparring.workflows.commands.shared_arguments import add_cluster, add_config, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.experiments import loading

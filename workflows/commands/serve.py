@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparring.components.config import UserError
 from sparring.components.yaml_files import read_text
-from sparring.workflows.commands.common import add_cluster, add_config, check_places, opened, store_root
+from sparring.workflows.commands.shared_arguments import add_cluster, add_config, check_places, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.program import located

@@ -4,7 +4,14 @@ import argparse
 import json
 
 from sparring.components.evaluation import result_table
-from sparring.workflows.commands.common import add_config, add_pair, labelled, opened, opened_pair, run_command
+from sparring.workflows.commands.shared_arguments import (
+    add_config,
+    add_pair,
+    labelled,
+    opened,
+    opened_pair,
+    run_command,
+)
 from sparring.workflows.commands.watch import trials_in, trials_view, view, watch
 from sparring.workflows.report.differences import differences, told
 from sparring.workflows.report.run_folder import RunFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 from sparring.components.config import Config, UserError
 from sparring.components.models.configs import Pretrained, is_directory
 from sparring.workflows import ROOT
-from sparring.workflows.commands.common import add_cluster, add_config
+from sparring.workflows.commands.shared_arguments import add_cluster, add_config
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.experiments import loading

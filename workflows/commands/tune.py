@@ -5,8 +5,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sparring.workflows.commands import common, run
-from sparring.workflows.commands.common import add_cluster, add_config, check_places, opened
+from sparring.workflows.commands import run, shared_arguments
+from sparring.workflows.commands.shared_arguments import add_cluster, add_config, check_places, opened
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.running.executor import check_present, check_source_files
 from sparring.workflows.store.dag import graph
@@ -35,13 +35,15 @@ def call(arguments: argparse.Namespace) -> None:
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
 
     def then(best: Path) -> str:
-        return common.run_command(argparse.Namespace(**{**vars(arguments), "config": best, "assignments": []}))
+        return shared_arguments.run_command(
+            argparse.Namespace(**{**vars(arguments), "config": best, "assignments": []})
+        )
 
     with at_work(experiment.run):
         best = tune.tune(arguments, store, then)
     if arguments.trials_only:
         print(f"next: {then(best)}   # its first lines say how to measure it on other queries")
         return
-    common.leave()  # this Ray has CPUs for many trials; the run starts its own
+    shared_arguments.leave()  # this Ray has CPUs for many trials; the run starts its own
     own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
     run.run_one(argparse.Namespace(**{**vars(arguments), **own}))

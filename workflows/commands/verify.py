@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from sparring.components.config import Damaged, UserError, listing
 from sparring.workflows.commands.batch import add_configs, one_by_one
-from sparring.workflows.commands.common import opened, run_command
+from sparring.workflows.commands.shared_arguments import opened, run_command
 from sparring.workflows.quantities import about, size
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
