@@ -18,7 +18,7 @@ from sparring.workflows.commands import shared_arguments
 from sparring.workflows.distributed.cluster import Cluster, cores
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.serving import library
+from sparring.workflows.systems import library
 from sparring.workflows.store.availability import NotMade
 from sparring.workflows.systems import deployable
 

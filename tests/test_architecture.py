@@ -22,7 +22,7 @@ from sparring.components.config import Config
 from sparring.components.sources import base as sources
 from sparring.components.yaml_files import read_based
 from sparring.workflows.experiments import loading
-from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.rows import Outcome
 from tests.support.planned import CONFIGS, planned
 from tests.support.tiny import ROOT
 

@@ -115,7 +115,7 @@ def test_a_row_that_a_record_will_have_is_one_that_its_config_has(pages: ModuleT
                 waiting.setdefault(one.record, set()).update((one.better, one.worse))
     for name, rows in waiting.items():
         outcome = loading.read(ROOT / pages.rule.configs()[name], [], tmp_path).outcome
-        assert rows - {system.name for system in outcome.systems} == set(), name
+        assert rows - {system.name for system in outcome.rows} == set(), name
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from sparring.components.config import listing
 from sparring.components.models.model_card import Measures, Row, metadata
-from sparring.components.systems.config import SystemConfig
+from sparring.components.systems.config import Dense, Fused, Lexical, Neighbours, Ranker, Stage, SystemConfig
 
 CARD = "README.md"
 
@@ -52,11 +52,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows),
         "",
         *([measured.compared, ""] if measured.compared else []),
-        *(
-            ["## Training data", "", f"{measured.note}{further}", ""]
-            if config.dense is not None or config.ranker is not None
-            else []
-        ),
+        *(["## Training data", "", f"{measured.note}{further}", ""] if any(config.of_kind(Dense, Ranker)) else []),
         "## Use",
         "",
         "With Sparring (FOLDER is this one):",
@@ -81,33 +77,38 @@ def card(config: SystemConfig, measured: Measured) -> str:
 
 
 def _stages(config: SystemConfig) -> list[str]:
-    stages = []
-    if config.lexical is not None:
-        one = config.lexical
-        rm3 = "" if one.rm3 is None else " with relevance feedback (RM3)"
-        stages.append(f"BM25{rm3} lists {one.k} documents (k1 {one.k1:g}, b {one.b:g}).")
-    if config.dense is not None:
-        stages.append(f"The retriever lists the {config.dense.k} documents nearest to the query's vector.")
-        if (near := config.dense.neighbours) is not None:
-            stages.append(
-                f"The first {near.context} are reranked by reciprocal nearest neighbours among them "
-                f"(k {near.k}; the inner product weighs {near.mix:g})."
-            )
-    if config.fusion is not None:
-        stages.append(f"The lists are fused ({config.fusion.how}); {config.fusion.depth} documents are kept.")
-    if config.ranker is not None:
-        by = "its scores alone" if config.ranker.weights is None else "the weighted sum of its and the lists' scores"
-        stages.append(f"The ranker reorders the first {config.ranker.depth}, by {by}.")
-    return stages
+    """Write a sentence for each stage."""
+    return [_sentence(name, stage) for name, stage in config.stages.items()]
+
+
+def _sentence(name: str, stage: Stage) -> str:
+    if isinstance(stage, Lexical):
+        rm3 = "" if stage.rm3 is None else " with relevance feedback (RM3)"
+        return f"`{name}`: BM25{rm3} lists {stage.k} documents (k1 {stage.k1:g}, b {stage.b:g})."
+    if isinstance(stage, Dense):
+        return f"`{name}`: the retriever lists the {stage.k} documents nearest to the query's vector."
+    if isinstance(stage, Neighbours):
+        return (
+            f"`{name}`: the first {stage.context} documents of `{stage.of}` are reranked by reciprocal nearest "
+            f"neighbours among them (k {stage.k}; the inner product weighs {stage.mix:g})."
+        )
+    if isinstance(stage, Fused):
+        lists = listing(f"`{part}`" for part in stage.of)
+        return f"`{name}`: {lists} are fused ({stage.how}); {stage.depth} documents are kept."
+    by = "its scores alone"
+    if stage.priors:
+        by = f"the weighted sum of its scores and those of {listing(f'`{part}`' for part in stage.priors)}"
+    return f"`{name}`: the ranker reorders the first {stage.depth} documents of `{stage.of}`, by {by}."
 
 
 def _files(config: SystemConfig) -> dict[str, str]:
     files = {"system.json": "the stages and their numbers"}
-    if config.lexical is not None:
-        files[config.lexical.index] = "a Lucene index, for Pyserini's `LuceneSearcher`"
-    if config.dense is not None:
-        files[config.dense.retriever] = "the retriever, for `SentenceTransformer`"
-        files[config.dense.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
-    if config.ranker is not None:
-        files[config.ranker.folder] = "the ranker, for `CrossEncoder`; scores are logits"
+    for stage in config.stages.values():
+        if isinstance(stage, Lexical):
+            files[stage.index] = "a Lucene index, for Pyserini's `LuceneSearcher`"
+        elif isinstance(stage, Dense):
+            files[stage.retriever] = "the retriever, for `SentenceTransformer`"
+            files[stage.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
+        elif isinstance(stage, Ranker):
+            files[stage.folder] = "the ranker, for `CrossEncoder`; scores are logits"
     return {**files, "documents.jsonl": "the documents, as BEIR's `corpus.jsonl`", "example.py": "the program above"}

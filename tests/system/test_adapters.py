@@ -15,7 +15,7 @@ from sparring.components.models.configs import BASE, CrossEncoderConfig
 from sparring.components.models.cross_encoder import CrossEncoder
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.workflows.commands.shared_arguments import opened
-from sparring.workflows.serving import library
+from sparring.workflows.systems import library
 from tests.support import tiny, toy
 from tests.support.tiny import Place, Said
 

@@ -119,7 +119,7 @@ def test_a_fold_has_the_systems_that_adapt_itself_adds(judged: Path, encoder: Pa
         one.name
         for one in loading.read(
             tiny.write(tmp_path / "folds.yaml", tree_of(tmp_path, inner)), [], tmp_path
-        ).outcome.systems
+        ).outcome.rows
     }
     assert {"BM25 with RM3", "start model by neighbours", "retriever 1"} <= names
 

@@ -122,7 +122,7 @@ def test_what_a_paper_has_stands_beside_a_row(config: Path, tmp_path: Path) -> N
     """Each of its values is of a system, and a collection, that the experiment measures."""
     experiment = loading.read(config, [], tmp_path)
     assert experiment.expected is not None
-    systems = experiment.outcome.systems
+    systems = experiment.outcome.rows
     places = {one.collection for one in systems} | {AVERAGE, None, *(experiment.outcome.parts or {}).values()}
     for column in measured(experiment.expected):
         assert column.collection in places
@@ -135,7 +135,7 @@ def test_a_small_twin_has_the_rows_of_its_table_and_none_of_its_files(config: Pa
     small = loading.read(config, [AT_SMALL_SCALE], tmp_path)
     assert small.expected is not None
     assert {system for column in measured(small.expected) for system in column.values} <= {
-        one.name for one in small.outcome.systems
+        one.name for one in small.outcome.rows
     }
     folders = {file.parts[1] for node in graph(small.wanted) for file in sources(node) if file.parts[0] == "data"}
     assert folders <= {"squad", "cranfield", "scifact", "stsb", "transfer", "wiki-sentences"}

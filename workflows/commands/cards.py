@@ -18,17 +18,17 @@ from sparring.components.models.configs import (
     ResolvedCrossEncoderConfig,
     ResolvedDualEncoderConfig,
 )
-from sparring.components.models.model_card import Measures, Origin, Row, StartModel
+from sparring.components.models.model_card import Measures, Origin, StartModel
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.metrics import METRICS
 from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.prior import add_prior
 from sparring.workflows.steps.start import start
 from sparring.workflows.store.availability import finished
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import Outcome, System, name_of
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.rows import Outcome, Row, name_of
 
 BESIDE = ("BM25", "start model")
 """What the measures of a model stand beside."""
@@ -60,7 +60,7 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
     learnt, unplayed = _of_weights(model, store)
     made, read = graph([learnt]), collections_read([learnt])
     starts = dict.fromkeys(node.inputs["config"].model for node in made if node.function is start)
-    own = next((one for one in outcome.systems if _is_of(one, model)), None)
+    own = next((one for one in outcome.rows if _is_of(one, model)), None)
     here = outcome.data.fingerprint
     elsewhere = bool(read) and here not in [node.fingerprint for node in read]  # trained there, and measured here
     subject = read[0] if elsewhere else outcome.data
@@ -79,10 +79,7 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
         read=list(dict.fromkeys(named[node.fingerprint] for node in read)),
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         measured=_measured(model, experiment, store),
-        summed=own is not None
-        and own.ranker is not None
-        and own.ranking is not None
-        and own.ranking.function is add_prior,
+        summed=own is not None and isinstance(own.system, Reranked) and bool(own.system.priors),
     )
 
 
@@ -95,10 +92,10 @@ def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
     return model, unplayed
 
 
-def _is_of(system: System, model: Step) -> bool:
-    """Whether a system's measures are those of a model."""
-    retriever = None if system.retrieval is None else system.retrieval.retriever
-    judge = system.ranker or retriever
+def _is_of(row: Row, model: Step) -> bool:
+    """Tell whether a row's measures are those of a model."""
+    retriever = None if row.retriever is None else row.retriever.retriever
+    judge = row.ranker or retriever
     return judge is not None and judge.fingerprint == model.fingerprint
 
 
@@ -111,7 +108,7 @@ def collections_read(models: Iterable[Step]) -> list[Step]:
 
 def collection_name(data: Step, outcome: Outcome) -> str:
     """What a collection is called: as tables have it, where it was measured."""
-    measured = (one.collection for one in outcome.systems if one.data.fingerprint == data.fingerprint)
+    measured = (one.collection for one in outcome.rows if one.data.fingerprint == data.fingerprint)
     return next(measured, name_of(data.inputs["source"]))
 
 
@@ -122,7 +119,7 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
         return []
     store.fetch([outcome.results], METRICS)
     means = read_json(store.path(outcome.results) / METRICS)["means"]
-    own = [one for one in outcome.systems if _is_of(one, model)]
+    own = [one for one in outcome.rows if _is_of(one, model)]
     names = dict.fromkeys([one.name for one in own] + list(BESIDE))
     places = dict.fromkeys((one.collection, one.split) for one in own)
     if own and outcome.parts is not None:
@@ -131,7 +128,7 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
     for collection, split in places:
         rows = [one for one in means if (one["collection"], one["split"]) == (collection, split)]
         shown = [
-            Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
+            model_card.Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
             for name in names
             for one in rows
             if one["system"] == name

@@ -16,7 +16,7 @@ from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Artifact, Store
 from sparring.workflows.systems import deployable
-from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.rows import Outcome
 from sparring.workflows.tuning.trials import TrialTable
 
 
@@ -45,11 +45,12 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
 
 def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
     """The vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
-    yield from (outcome.retrieval.vectors, *outcome.retrieval.needed)
+    yield from (outcome.retrieval.vectors, *outcome.retrieval.kept)
     for chosen in (deployable.asked, deployable.exported):
         with suppress(UserError):  # there is none
-            system = chosen(outcome, store)
-            yield from deployable.lists(deployable.stages(system)) if system is not None else []
+            if (row := chosen(outcome, store)) is not None:
+                for stage in deployable.Deployment.of_row(row).stages.values():
+                    yield from stage.searched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

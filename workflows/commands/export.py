@@ -18,13 +18,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparring.components.config import UserError
+from sparring.components.config import UserError, listing
 from sparring.components.data.tables import RANKING, of_queries
 from sparring.components.files import file_names, new_folder
+from sparring.components.models import model_folder
 from sparring.components.models.configs import BASE, RANKER_CODE
 from sparring.components.sources import trec
 from sparring.components.systems.config import FOLDER
-from sparring.workflows.commands import cards, group_files, model_folder, system_folder
+from sparring.workflows.commands import cards, group_files, system_folder
 from sparring.workflows.commands.shared_arguments import add_config, check_output, opened, run_command
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
@@ -34,6 +35,8 @@ from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.deployable import Deployment
 
 TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
 """What an exported retriever is tried with."""
@@ -128,31 +131,40 @@ class Export:
             return
         name = self.system
         deployed = deployable.exported(outcome, store) if name is None else deployable.chosen(outcome, name)
-        stages = deployable.stages_of_folder(deployed)
-        config = system_folder.fetch(deployed, stages, store)
+        deployment = deployable.of_folder(deployed)
+        config = system_folder.fetch(deployment, store)
         models = [step for step in (outcome.retrieval.retriever, outcome.ranker) if step is not None]
-        for step in (outcome.data, *models, *outcome.rankings.values()):
+        read = [outcome.data, *models, *self._measured_rankings.values()]
+        for step in read:
             finished(store, step)
         store.fetch(models, "model")
-        unchanged(store, [outcome.data, *models, *outcome.rankings.values()])
+        unchanged(store, read)
         with new_folder(to.resolve()) as folder:  # a link stays one
-            yield from self._retriever(folder, deployable.retriever_of(stages["dense"]) if "dense" in stages else None)
+            yield from self._retriever(folder, deployment)
             yield from self._ranker(folder)
             yield from self._rankings(folder)
             yield from self._index(folder)
             yield from self._groups(folder, mined)
-            measured = system_folder.measures(outcome, deployed, stages, store, self.command)
-            system_folder.write(folder / FOLDER, config, deployed, stages, store, measured)
-            for name, model in system_folder.models(config, stages).items():
+            measured = system_folder.measures(outcome, deployed, deployment, store, self.command)
+            system_folder.write(folder / FOLDER, config, deployment, store, measured)
+            for name, model in system_folder.models(config, deployment).items():
                 cards.write(folder / FOLDER / name, model, self.experiment, store, self.command)
             yield f'{to}/system ({deployed.name}): {program()} search {shlex.quote(f"{to}/system")} "QUERY"'
 
-    def _retriever(self, folder: Path, deployed: Step | None = None) -> Iterator[str]:
+    @property
+    def _measured_rankings(self) -> dict[str, Step]:
+        """The measured rankings, by system."""
+        ranked = self.experiment.outcome.ranked
+        return {name: row.ranking for name, row in ranked.items() if row.ranking is not None}
+
+    def _retriever(self, folder: Path, deployment: Deployment | None = None) -> Iterator[str]:
         """The last retriever, which may be another than the deployed system's."""
         retriever = self.experiment.outcome.retrieval.retriever
         name = f"{self.to}/retriever ({retriever.label})"
-        if deployed is not None and deployed.fingerprint != retriever.fingerprint:
-            name = f"{self.to}/retriever ({retriever.label}, the last one; the system has {deployed.label})"
+        others = [] if deployment is None else [part.retriever for part in deployment.of_kind(Dense)]
+        if others and retriever.fingerprint not in [model.fingerprint for model in others]:
+            has = listing(model.label for model in others)
+            name = f"{self.to}/retriever ({retriever.label}, the last one; the system has {has})"
         model_folder.copy(self.store.path(retriever) / "model", folder / "retriever", adapters=self.adapters)
         if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
             adapter = f"{self.to}/retriever/{tower.parent.name}"
@@ -182,15 +194,15 @@ class Export:
         """Every system's ranking, and the qrels."""
         outcome, store, to = self.experiment.outcome, self.store, self.to
         store.fetch([outcome.data], "queries.parquet", "qrels.parquet")
-        store.fetch(outcome.rankings.values(), "ranking.parquet")
+        store.fetch(self._measured_rankings.values(), "ranking.parquet")
         (folder / "rankings").mkdir()
         queries = pq.read_table(store.path(outcome.data) / "queries.parquet", columns=["query_id", "split"])
         wanted = queries["query_id"].filter(pc.equal(queries["split"], outcome.split)).combine_chunks()
-        names = file_names(outcome.rankings)
-        for system, step in outcome.rankings.items():
+        names = file_names(self._measured_rankings)
+        for system, step in self._measured_rankings.items():
             table, name = of_queries(store.path(step) / "ranking.parquet", RANKING, wanted), names[system]
             trec.write_ranking(table, folder / "rankings" / f"{name}.trec", tag=name)
-        yield f"{to}/rankings: {len(outcome.rankings)} TREC run files"
+        yield f"{to}/rankings: {len(self._measured_rankings)} TREC run files"
         qrels = pq.read_table(store.path(outcome.data) / "qrels.parquet")
         trec.write_qrels(qrels, folder / "qrels.trec", outcome.split)
         place = shlex.quote(str(to))

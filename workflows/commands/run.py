@@ -78,7 +78,7 @@ def run_one(arguments: argparse.Namespace) -> None:
         expected = None if arguments.no_estimate else foresee(experiment, waiting, store, cluster)
         started = time.monotonic()
         tracker.send_finished(graph(wanted), store)
-        waits, scores = list[float](), Scores(experiment.outcome.systems, store)
+        waits, scores = list[float](), Scores(experiment.outcome.rows, store)
         _say_before(scores, waiting)
         executed = run_steps(
             waiting,

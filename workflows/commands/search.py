@@ -86,7 +86,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     k = USUAL if arguments.k is None else arguments.k
     hits = running.asked(experiment.run, of, called, arguments.query, k, arguments.id)
     if hits is None:
-        from sparring.workflows.serving import library
+        from sparring.workflows.systems import library
 
         plan = library.last(outcome, store) if system is None else library.measured(system, store)
         k = _k(arguments, plan.config)

@@ -127,7 +127,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     if later:
         more = f" and {len(later) - NEXT} more" if len(later) > NEXT else ""
         lines.append(f"  then: {listing(later[:NEXT])}{more}")
-    scores = Scores(experiment.outcome.systems, store).before(waiting) if waiting else []
+    scores = Scores(experiment.outcome.rows, store).before(waiting) if waiting else []
     if scores:
         more = f" (the last {MEASURED} of {len(scores)})" if len(scores) > MEASURED else ""
         lines += [f"  measured{more}:", *(f"  {line}" for line in scores[-MEASURED:])]

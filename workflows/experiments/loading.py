@@ -24,11 +24,11 @@ from sparring.workflows import ROOT
 from sparring.workflows.experiments.expected import KEY, Expected
 from sparring.workflows.experiments.scale import KEYS, SCALE, NoSmallScale, at_scale_of, rescaled
 from sparring.workflows.program import CALLED_AS, EXPERIMENT_KEYS, SENT, located, program
+from sparring.workflows.stages import selection
 from sparring.workflows.stages.config import CollectionConfig, Default
 from sparring.workflows.store.dag import Step, counted
 from sparring.workflows.store.object_store import open_store
-from sparring.workflows.systems import selection
-from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.rows import Outcome
 
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
@@ -267,17 +267,15 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
     if path.resolve() in map(Path.resolve, above):
         raise UserError(f"{path}: the experiment builds on itself, by way of {listing(above)}")
 
-    def build(config: Any) -> Outcome:
-        made = recipe.build(config)
-        if not isinstance(made, Outcome):
-            raise ValueError(f"recipe: {recipe.__name__}.build returned {type(made).__name__}; accepted: an Outcome")
-        return made
-
     token = _being_built.set((*above, path))
     try:
-        several = not isinstance(config, CollectionConfig)  # collections or experiments, of which no system leads
         with counted():
-            outcome = build(config) if several else selection.built(build, config)
+            outcome = recipe.build(config)
+            if not isinstance(outcome, Outcome):
+                got = type(outcome).__name__
+                raise ValueError(f"recipe: {recipe.__name__}.build returned {got}; accepted: an Outcome")
+            if isinstance(config, CollectionConfig):  # else several collections or experiments, and no system leads
+                outcome = selection.selected(outcome, config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     finally:

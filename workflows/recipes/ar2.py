@@ -2,7 +2,7 @@
 ranker takes for relevant, and the ranker learns to tell them from those that are. `Game.play` is the paper's Algorithm
 1, and "line" in this file is a line of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -14,19 +14,23 @@ from sparring.components.evaluation.measures import sees_order
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.training.terms import LossTerm
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
 from sparring.workflows.stages.learning import in_round
-from sparring.workflows.stages.phases import EVALUATION, WARM_UP, round_name
-from sparring.workflows.stages.reranking import Reranking
-from sparring.workflows.stages.retrieval import Rankings, Retrieval, fused_with_bm25, refresh
+from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import fused_with_bm25, refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
-from sparring.workflows.systems.results import Outcome, Results, note_on
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import EVALUATION, WARM_UP, round_name
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.rows import Outcome, note_on
+from sparring.workflows.systems.system import System
 
 Control = Literal["in-batch", "ance"]
 
@@ -157,7 +161,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results.gather(comparisons(config)),
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=last_retrieval,
         ranker=last_ranker.step,
         split=split,
@@ -196,7 +200,7 @@ class Game:
     results: Results
     seed: int
 
-    def play(self, retriever: Model) -> tuple[Retrieval, Model]:
+    def play(self, retriever: Model) -> tuple[Dense, Model]:
         """Play Algorithm 1 from a start model (line 1); what the last retriever retrieves, and the last ranker."""
         config = self.config
         with in_phase(WARM_UP):
@@ -240,7 +244,7 @@ class Game:
             part="warm-up",
         )
 
-    def warm_up_ranker(self, retrieval: Retrieval) -> Model:
+    def warm_up_ranker(self, retrieval: Dense) -> Model:
         """Line 5: train on negatives that the warm retriever retrieved."""
         config, own = self.config.ranker, None if self.config.ranker.encoder == "model" else retrieval.model
         label = "start ranker" if own is None else self.label("start ranker")
@@ -256,7 +260,7 @@ class Game:
             part="warm-up",
         )
 
-    def train_retriever(self, i: int, retriever: Model, ranker: Model, retrieval: Retrieval) -> Model:
+    def train_retriever(self, i: int, retriever: Model, ranker: Model, retrieval: Dense) -> Model:
         """Lines 7 to 10: retrieve what the ranker takes to be relevant.
 
         The ranker is frozen meanwhile, so its scores of all groups are computed beforehand.
@@ -264,7 +268,7 @@ class Game:
         config = self.config.in_round(i, self.config.retriever.game)
         seed = [self.seed, "retriever", i]
         teacher = self.reranking(f"teacher {i}", ranker, retrieval)
-        gate = teacher.gate(self.config.gate) if self.config.gate else None
+        gate = teacher.gate(self.config.gate, self.config.evaluate.select_by) if self.config.gate else None
         groups = mine_groups(
             self.label(f"retriever {i} groups"),
             self.collection,
@@ -285,7 +289,7 @@ class Game:
             config=config,
         )
 
-    def train_ranker(self, i: int, ranker: Model, retrieval: Retrieval) -> Model:
+    def train_ranker(self, i: int, ranker: Model, retrieval: Dense) -> Model:
         """Lines 12 to 15: tell the relevant documents from the hard negatives that were retrieved."""
         return phase(
             self.label(f"ranker {i}"),
@@ -297,7 +301,7 @@ class Game:
             inputs=ScreenInputs(ranker, retrieval.vectors),
         )
 
-    def refresh(self, system: str, retriever: Model, *, round: int) -> Retrieval:
+    def refresh(self, system: str, retriever: Model, *, round: int) -> Dense:
         """Line 11 (3 and 4 before the game): rank the collection anew for both models, and measure the ranking."""
         return self.results.refresh(system, retriever, seed=self.seed, round=round, entropy=True)
 
@@ -305,40 +309,40 @@ class Game:
         self,
         system: str,
         ranker: Model,
-        retrieval: Retrieval,
+        retrieval: Dense,
         *,
         round: int | None = None,
-        over: Rankings | None = None,
+        over: System | None = None,
     ) -> None:
-        """Rerank what a retriever retrieved, or other rankings that it has a part in, and measure it."""
-        ranking = replace(self.reranking(system, ranker, retrieval), over=over).ranking(self.split)
-        self.results.add(
-            system,
-            ranking,
-            retrieval=None if over else retrieval,
-            ranker=ranker.step,
-            seed=self.seed,
-            round=round,
-            queries=self.config.rerank.queries,
+        """Rerank what a retriever retrieved, or the rankings of another system that it is a part of, and measure it."""
+        reranked = self.reranking(system, ranker, retrieval, over)
+        self.results.add(system, reranked, seed=self.seed, round=round, queries=self.config.rerank.queries)
+
+    def reranking(self, label: str, ranker: Model, retrieval: Dense, over: System | None = None) -> Reranked:
+        """A ranker over what a retriever retrieved, or over another system that it is a part of."""
+        config, prior = self.config, self.config.ranker.prior
+        scores: dict[str, System] = {"retriever": retrieval, "bm25": self.collection.lexical}
+        priors = {} if prior is None else {str(name): scores[name] for name in prior.scores}
+        return Reranked(
+            self.label(label),
+            self.collection.data,
+            over or retrieval,
+            ranker,
+            config.rerank,
+            priors,
+            config.evaluate.select,
         )
 
-    def reranking(self, label: str, ranker: Model, retrieval: Retrieval) -> Reranking:
-        """A ranker over what a retriever retrieved."""
-        config = self.config
-        return Reranking(
-            self.label(label), self.collection, retrieval, ranker, config.rerank, config.evaluate, config.ranker.prior
-        )
-
-    def fuse_with_bm25(self, system: str, retrieval: Retrieval, by: str, ranker: Model) -> None:
+    def fuse_with_bm25(self, system: str, retrieval: Dense, by: str, ranker: Model) -> None:
         """Interpolate BM25's ranking with a retriever's, and measure it. With `fused`, rerank it and measure that."""
         name = f"BM25 + {system}, interpolated"
-        rankings = fused_with_bm25(self.label(name), self.collection, retrieval.ranking, self.config, INTERPOLATED)
-        self.results.add(name, rankings(self.split), seed=self.seed)
+        fused = fused_with_bm25(self.label(name), self.collection, retrieval, self.config, INTERPOLATED)
+        self.results.add(name, fused, seed=self.seed)
         if "fused" in self.config.other_rerankings:
-            self.rerank(f"{by} over BM25 + {system}", ranker, retrieval, over=rankings)
+            self.rerank(f"{by} over BM25 + {system}", ranker, retrieval, over=fused)
 
     @in_phase("controls")
-    def control(self, name: Control, warm_retrieval: Retrieval) -> None:
+    def control(self, name: Control, warm_retrieval: Dense) -> None:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
         config, game = self.config, self.config.retriever.game
         train = game.train.model_copy(update={"losses": config.controls.losses(name)})
@@ -361,14 +365,7 @@ class Game:
                 retrieval = refresh(label, self.collection, retriever, config)
                 on_curve = i if name == "ance" and config.rounds > 1 else None
                 system = f"control: {name}" if last else f"control: {name} {i}"
-                self.results.add(
-                    system,
-                    retrieval.ranking(self.split),
-                    retrieval=retrieval,
-                    seed=self.seed,
-                    round=on_curve,
-                    entropy=True,
-                )
+                self.results.add(system, retrieval, seed=self.seed, round=on_curve, entropy=True)
 
     @property
     def split(self) -> str:

@@ -16,20 +16,24 @@ from sparring.components.neighbours.reciprocal import NeighboursConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.training.config import TemperatureConfig, TrainConfig
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import RetrievalConfig, TrainingPhase, seeded
 from sparring.workflows.stages.learning import in_round, learnt
-from sparring.workflows.stages.phases import EVALUATION, UNTRAINED, WARM_UP, round_name
-from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.training import phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
-from sparring.workflows.steps.choose_neighbours import ChooseConfig, chosen
-from sparring.workflows.steps.fuse import fuse
-from sparring.workflows.steps.neighbours import rerank_by_neighbours
+from sparring.workflows.steps.choose_neighbours import ChooseConfig
 from sparring.workflows.steps.pictures import PicturesConfig, pictures
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from sparring.workflows.store.dag import Step, in_phase, step
-from sparring.workflows.systems.results import Outcome, Results, note_on
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.fused import Fused
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.neighbours import ByNeighbours
+from sparring.workflows.systems.phases import EVALUATION, UNTRAINED, WARM_UP, round_name
+from sparring.workflows.systems.rows import Outcome, note_on
+from sparring.workflows.systems.system import System
 
 BY_NEIGHBOURS = "by neighbours"
 
@@ -101,7 +105,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results.gather(comparisons(config)),
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=last,
         ranker=None,
         split=config.evaluate.split,
@@ -139,12 +143,13 @@ class Training:
     figures: list[Step]
     """Those of the seeds so far; this one's are added."""
 
-    def run(self, start: Model) -> Retrieval:
+    def run(self, start: Model) -> Dense:
         """Algorithm 1 from a start model; what the last retriever retrieves."""
         config, base = self.config, base_name(self.config)
         with in_phase(UNTRAINED if config.warm is None else WARM_UP):
             retrieval = self.retrieve_with_base_model(start)  # lines 1 to 3
-            base_rankings = self.measure(base, retrieval)
+            base_retrieval = retrieval
+            self.measure(base, retrieval)
         if config.train is None:
             return retrieval
         for i in range(1, config.rounds + 1):
@@ -157,21 +162,15 @@ class Training:
         with in_phase(EVALUATION):
             if config.pictures is not None and config.documents == "fixed":
                 self.draw(before, groups, labels, retrieval)
-            for kind, ranking in self.measure("CODER", retrieval).items():
+            for kind, system in self.measure("CODER", retrieval).items():
                 if config.interpolate is not None:
-                    system = f"{base} + CODER {kind}".strip()
-                    mixed = step(
-                        self.label(system),
-                        fuse,
-                        data=self.collection.data,
-                        rankings=[base_rankings[""], ranking],
-                        split=config.evaluate.split,
-                        config=config.interpolate.reaching(config.k),
-                    )
-                    self.results.add(system, mixed, seed=self.seed)
+                    name = f"{base} + CODER {kind}".strip()
+                    how, parts = config.interpolate.reaching(config.k), [base_retrieval, system]
+                    mixed = Fused(self.label(name), self.collection.data, parts, how, with_split=False)
+                    self.results.add(name, mixed, seed=self.seed)
         return retrieval
 
-    def retrieve_with_base_model(self, start: Model) -> Retrieval:
+    def retrieve_with_base_model(self, start: Model) -> Dense:
         """Lines 1 to 3: the base model, and what it retrieves."""
         config, label, model = self.config, base_name(self.config), start
         if config.warm is not None:
@@ -188,7 +187,7 @@ class Training:
             )
         return refresh(label, self.collection, model, config)
 
-    def contexts(self, i: int, retrieval: Retrieval) -> Step:
+    def contexts(self, i: int, retrieval: Dense) -> Step:
         """Line 3: the training queries' contexts, with the labels as they are."""
         return step(
             self.label(f"contexts {i}"),
@@ -200,7 +199,7 @@ class Training:
             config=self.config.context,
         )
 
-    def smoothed(self, i: int, retrieval: Retrieval, groups: Step) -> Step:
+    def smoothed(self, i: int, retrieval: Dense, groups: Step) -> Step:
         """Lines 4 to 8: the same contexts with smoothed labels, where the config asks for them."""
         if self.config.smooth is None:
             return groups
@@ -214,7 +213,7 @@ class Training:
             config=self.config.smooth,
         )
 
-    def fine_tune(self, i: int, retrieval: Retrieval, groups: Step) -> Model:
+    def fine_tune(self, i: int, retrieval: Dense, groups: Step) -> Model:
         """Line 9: fit the target distribution. Validation is on contexts of other queries, with labels as they are."""
         config, dev, model = self.config, None, retrieval.model
         assert config.train is not None
@@ -247,14 +246,14 @@ class Training:
             )
         )
 
-    def refresh(self, i: int, before: Retrieval, retriever: Model) -> Retrieval:
+    def refresh(self, i: int, before: Dense, retriever: Model) -> Dense:
         """What the retriever retrieves now. Documents whose vectors are fixed are not encoded again."""
         label = self.label(f"CODER {i}")
         if self.config.documents == "learned":
             return refresh(label, self.collection, retriever, self.config)
         return replace(before, label=label, model=retriever)
 
-    def draw(self, before: Retrieval, groups: Step, labels: Step, after: Retrieval) -> None:
+    def draw(self, before: Dense, groups: Step, labels: Step, after: Dense) -> None:
         """Figures 2 and 11 to 13, of the last round."""
         config = self.config
         assert config.pictures is not None
@@ -276,48 +275,22 @@ class Training:
             )
         )
 
-    def measure(self, system: str, retrieval: Retrieval) -> dict[str, Step]:
-        """Measure a retriever's ranking, as it is (key "") and reranked by neighbours; these rankings."""
-        config, data, split = self.config, self.collection.data, self.config.evaluate.split
-        ranking, queries = retrieval.ranking(split), retrieval.queries(split)
-        rankings = {"": ranking}
+    def measure(self, system: str, retrieval: Dense) -> dict[str, System]:
+        """Measure a retriever, as it is (key "") and reranked by neighbours, and return these systems."""
+        config = self.config
+        systems: dict[str, System] = {"": retrieval}
         if config.rerank is not None:
-            rankings[BY_NEIGHBOURS] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}"),
-                rerank_by_neighbours,
-                data=data,
-                vectors=retrieval.vectors,
-                queries=queries,
-                ranking=ranking,
-                config=config.rerank,
-            )
+            label = self.label(f"{system} {BY_NEIGHBOURS}")
+            systems[BY_NEIGHBOURS] = ByNeighbours(label, retrieval, config.rerank, with_split=False)
         if (choose := config.rerank_chosen) is not None:
-            update: dict[str, Any] = {"measure": at_level(choose.measure, config.evaluate.relevant_from)}
-            if choose.split == split:  # no query's numbers are chosen by what they do for it
-                update["split"] = None
-            choose = choose.model_copy(update=update)
-            splits = dict.fromkeys([split, choose.split or split])
-            rankings[f"{BY_NEIGHBOURS}, chosen"] = step(
-                self.label(f"{system} {BY_NEIGHBOURS}, chosen"),
-                chosen,
-                data=data,
-                vectors=retrieval.vectors,
-                queries=[retrieval.queries(one) for one in splits],
-                rankings=[retrieval.ranking(one) for one in splits],
-                split=split,
-                config=choose,
-            )
-        for kind, ranking in rankings.items():
+            choose = choose.model_copy(update={"measure": at_level(choose.measure, config.evaluate.relevant_from)})
+            label = self.label(f"{system} {BY_NEIGHBOURS}, chosen")
+            systems[f"{BY_NEIGHBOURS}, chosen"] = ByNeighbours(label, retrieval, choose, with_split=False)
+        for kind, reranked in systems.items():
             if not kind and config.warm is None and system == base_name(config):
                 continue  # the start model, which is measured already
-            self.results.add(
-                f"{system} {kind}".strip(),
-                ranking,
-                retrieval=None if kind else retrieval,
-                seed=self.seed,
-                entropy=not kind,
-            )
-        return rankings
+            self.results.add(f"{system} {kind}".strip(), reranked, seed=self.seed, entropy=not kind)
+        return systems
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

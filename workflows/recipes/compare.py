@@ -14,12 +14,12 @@ from sparring.components.config import Config as Part
 from sparring.components.config import distinct, listing
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
-from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.sizes import tables
 from sparring.workflows.steps.pictures import along
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.store.dag import in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, System, gathered, labels_apart, system_names
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome, Row, gathered, labels_apart, system_names
 
 
 class Variant(Part):
@@ -115,7 +115,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results,
         data=main.data,
-        systems=systems,
+        rows=systems,
         retrieval=main.retrieval,
         ranker=main.ranker,
         split=main.split,
@@ -137,7 +137,7 @@ def _note(outcomes: dict[str, Outcome]) -> str:
     )
 
 
-def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> None:
+def _check_seeds(systems: list[Row], comparisons: list[tuple[str, str]]) -> None:
     """ValueError for a comparison of two systems without a seed that both have."""
     seeds: dict[str, set[int]] = {}
     for system in systems:
@@ -150,9 +150,9 @@ def _check_seeds(systems: list[System], comparisons: list[tuple[str, str]]) -> N
             )
 
 
-def _check_sets(systems: list[System]) -> None:
+def _check_sets(systems: list[Row]) -> None:
     """ValueError where sets of labelled sentences with one name are of different data: ids tell no sentences apart."""
-    sets: dict[tuple[str, str], System] = {}
+    sets: dict[tuple[str, str], Row] = {}
     for system in systems:
         if system.metrics.function not in (similarity, transfer):
             continue
@@ -178,11 +178,11 @@ def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
     return parts if averaged else None
 
 
-def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[System]:
+def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[Row]:
     """A system of an experiment, one for each seed, without its round, as one system has no curve by rounds; ValueError
     where there is no such system."""
-    measured = [replace(one, round=None) for one in outcome.systems if one.name == system]
+    measured = [replace(one, round=None) for one in outcome.rows if one.name == system]
     if not measured:
-        there = listing(system_names(outcome.systems))
+        there = listing(system_names(outcome.rows))
         raise ValueError(f"systems: {name!r} ({config.variant(name)[0]}) has no {system!r}; it has {there}")
     return measured

@@ -13,13 +13,14 @@ from sparring.components.config import distinct
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.objectives.parts.config import not_one_encoder
 from sparring.components.sources.base import AnySource
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
-from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
 from sparring.workflows.store.dag import Step, in_phase
-from sparring.workflows.systems.results import Outcome, note_on
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import PRETRAINING
+from sparring.workflows.systems.rows import Outcome, note_on
 
 
 class Config(SentencesConfig):

@@ -16,14 +16,15 @@ from sparring.workflows.stages.config import (
     predicts_differences,
     seeded,
 )
-from sparring.workflows.stages.phases import TRAINING
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import phase
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.mine import MineConfig
 from sparring.workflows.store.dag import in_phase
-from sparring.workflows.systems.results import Outcome, Results, note_on
+from sparring.workflows.systems.phases import TRAINING
+from sparring.workflows.systems.rows import Outcome, note_on
 
 
 class Config(StartedConfig, DifferenceKeys, SizesKey):
@@ -91,7 +92,7 @@ def build(config: Config) -> Outcome:
     return Outcome(
         results=results.gather(comparisons),
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=last,
         ranker=None,
         split=split,

@@ -16,10 +16,10 @@ from sparring.components.config import listing
 from sparring.components.evaluation.selection import Kind
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
-from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.steps.cross_validate import pool, pool_selected
 from sparring.workflows.store.dag import Step, in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, System, gathered, labels_apart, system_names
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome, Row, gathered, labels_apart, system_names
 
 SPLITS = ("train", "dev", "test")
 SELECTED: dict[str, Kind] = {"best by dev": "all", "best untrained by dev": "untrained"}
@@ -78,7 +78,7 @@ def build(config: Config) -> Outcome:
             f"experiment: it is measured on {first.split!r}, and a fold is `test`, which no training "
             "sees; accepted: evaluate.split: test"
         )
-    for one in first.systems:
+    for one in first.rows:
         if one.data.fingerprint != first.data.fingerprint:
             raise ValueError(
                 f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
@@ -92,7 +92,7 @@ def build(config: Config) -> Outcome:
     return replace(
         first,
         results=relabelled(results, labels_apart(outcomes)),
-        systems=systems,
+        rows=systems,
         pictures=(),
         levels={},
         of_several="one a fold",
@@ -111,13 +111,13 @@ def _check_held_out(config: Config) -> None:
 
 
 def _seeds(outcome: Outcome) -> list[int]:
-    return sorted({system.seed for system in outcome.systems})
+    return sorted({system.seed for system in outcome.rows})
 
 
 @in_phase(EVALUATION)
-def _over_all(outcomes: list[Outcome], seed: int) -> list[System]:
+def _over_all(outcomes: list[Outcome], seed: int) -> list[Row]:
     """One seed's systems, each measured over all folds, and what the folds select."""
-    of_folds = [{one.name: one for one in outcome.systems if one.seed == seed} for outcome in outcomes]
+    of_folds = [{one.name: one for one in outcome.rows if one.seed == seed} for outcome in outcomes]
     first = of_folds[0]
     for other in of_folds[1:]:
         if other.keys() != first.keys():
@@ -139,6 +139,6 @@ def _over_all(outcomes: list[Outcome], seed: int) -> list[System]:
     return systems
 
 
-def _pooled(system: System, measures: Step) -> System:
+def _pooled(system: Row, measures: Step) -> Row:
     """A system as measured over all folds: no one ranking, retriever or ranker is its own."""
-    return replace(system, round=None, metrics=measures, ranking=None, retrieval=None, ranker=None, analysis=None)
+    return replace(system, round=None, metrics=measures, ranking=None, system=None, analysis=None)

@@ -10,15 +10,16 @@ from pydantic import AfterValidator, Field, model_validator
 from sparring.components.config import distinct
 from sparring.components.sources.base import AnySource
 from sparring.workflows.experiments import loading
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig
-from sparring.workflows.stages.phases import EVALUATION
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
 from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.steps.whiten import whiten
 from sparring.workflows.store.dag import graph, in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, note_on
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome, note_on
 
 SYSTEM = "retriever"
 """What tables call the encoder: as other recipes do, so that `compare` finds it."""

@@ -8,16 +8,18 @@ from pydantic import model_validator
 
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from sparring.components.training.config import HardestConfig
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, check_encoder, seeded
-from sparring.workflows.stages.reranking import Reranking
-from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.starting import StartedConfig, started
 from sparring.workflows.stages.training import ScreenInputs, mine_groups, phase, train_model
 from sparring.workflows.stages.untrained import add_untrained, start_retrieval
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig
 from sparring.workflows.store.dag import in_phase
-from sparring.workflows.systems.results import Outcome, Results, note_on, system_names
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.rows import Outcome, note_on, system_names
 
 
 class RankerPhase(TrainingPhase):
@@ -94,11 +96,11 @@ def build(config: Config) -> Outcome:
     for seed in config.seeds:
         add_untrained(results, untrained, config.retriever, seed=seed)
         last, ranker = Pipeline(config, collection, results, seed).run(untrained)
-    names = system_names(results.systems)
+    names = system_names(results.rows)
     return Outcome(
         results=results.gather([pair for pair in COMPARISONS if set(pair) <= set(names)]),
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=last,
         ranker=None if ranker is None else ranker.step,
         split=config.evaluate.split,
@@ -129,7 +131,7 @@ class Pipeline:
     results: Results
     seed: int
 
-    def run(self, untrained: Retrieval) -> tuple[Retrieval, Model | None]:
+    def run(self, untrained: Dense) -> tuple[Dense, Model | None]:
         """Figure 2, from a start model; what the last retriever retrieves, and the ranker."""
         config = self.config
         begun = started(self.results, self.collection, untrained, config, self.seed)
@@ -160,9 +162,9 @@ class Pipeline:
         stage: Literal[1, 2, 3],
         encoder: Model,
         config: TrainingPhase,
-        before: Retrieval | None = None,
+        before: Dense | None = None,
         name: str | None = None,
-    ) -> Retrieval:
+    ) -> Dense:
         """Retrievers 1 to 3: train the encoder with negatives that BM25, or the retriever before, ranks high (Eq. 3),
         and retrieve with it."""
         name = name or f"retriever {stage}"
@@ -180,7 +182,7 @@ class Pipeline:
             return self.results.refresh(name, retriever, seed=self.seed)
 
     @in_phase("ranker")
-    def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Retrieval) -> Reranking:
+    def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Dense) -> Reranked:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
         own: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
@@ -196,23 +198,17 @@ class Pipeline:
             inputs=ScreenInputs(vectors=retrieval.vectors),
             **own,
         )
-        asked, depth = self.config.evaluate, self.config.rerank
-        reranking = Reranking(self.label(name), self.collection, retrieval, ranker, depth, asked)
-        self.results.add(
-            name,
-            reranking.ranking(asked.split),
-            retrieval=retrieval,
-            ranker=ranker.step,
-            seed=self.seed,
-            queries=depth.queries,
-        )
+        depth = self.config.rerank
+        reranking = Reranked(self.label(name), self.collection.data, retrieval, ranker, depth)
+        self.results.add(name, reranking, seed=self.seed, queries=depth.queries)
         return reranking
 
     @in_phase("distillation")
-    def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranking) -> Retrieval:
+    def distil(self, encoder: Model, config: TrainingPhase, teacher: Reranked) -> Dense:
         """The last retriever: train the encoder to score as the ranker does, over negatives that retriever 2 ranks high
         (Eq. 5), and retrieve with it. The ranker is frozen, so its scores are computed beforehand."""
-        name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.retrieval
+        name, seed, before = "distilled retriever", [self.seed, "distilled"], teacher.over
+        assert isinstance(before, Dense)
         groups = mine_groups(
             self.label(f"{name} groups"),
             self.collection,

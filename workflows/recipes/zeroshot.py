@@ -16,16 +16,18 @@ from sparring.components.sources.base import AnySource
 from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig, LexicalConfig
-from sparring.workflows.stages.phases import EVALUATION
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.sizes import Sizes, SizesKey
 from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.steps.encode import EncodeConfig
-from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.tokenize import TokenizeConfig
-from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, Results, System, gathered, note_on
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
+from sparring.workflows.systems.fused import Fused
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome, Row, gathered, note_on
+from sparring.workflows.systems.system import System
 
 
 class Evaluated(Part):
@@ -94,7 +96,7 @@ class Config(RetrieverToMeasure, SizesKey):
 def build(config: Config) -> Outcome:
     """Each collection by itself, and the averages over them."""
     other = None if config.experiment is None else loading.read_outcome(Path(config.experiment), config.sets)
-    systems: list[System] = []
+    rows: list[Row] = []
     labels: dict[str, str] = {}
     first = None
     pictures: list[Step] = []
@@ -107,33 +109,26 @@ def build(config: Config) -> Outcome:
         else:
             assert config.retriever is not None
             retriever = collection.initial_model("retriever", config.retriever)
-        bm25 = collection.bm25(asked.split)
         retrieval = refresh("retriever", collection, retriever, own)
-        rankings = {"BM25": bm25, "retriever": retrieval.ranking(asked.split)}
+        systems_here: dict[str, System] = {"BM25": collection.lexical, "retriever": retrieval}
         if config.fusion is not None:
-            rankings["fusion"] = step(
-                "fusion",
-                fuse,
-                data=collection.data,
-                rankings=list(rankings.values()),
-                split=asked.split,
-                config=config.fusion.reaching(config.k),
-                lexical=[0],
-            )
-        for system, ranking in rankings.items():
-            results.add(system, ranking, retrieval=retrieval if system == "retriever" else None, seed=1)
+            parts = [collection.lexical, retrieval]
+            how = config.fusion.reaching(config.k)
+            systems_here["fusion"] = Fused("fusion", collection.data, parts, how, with_split=False)
+        for system, value in systems_here.items():
+            results.add(system, value, seed=1)
         if config.sizes:
             sizes = Sizes(results)
             sizes.add("retriever", retrieval, config.sizes, seed=1)
             pictures += sizes.table(f"sizes ({name})")
-        systems += results.systems
-        measured = graph(node for one in results.systems for node in one.steps)
+        rows += results.rows
+        measured = graph(node for one in results.rows for node in one.steps)
         shared = {node.fingerprint for node in graph([retriever.step])}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
         first = first or Outcome(
-            results=bm25,
+            results=collection.lexical.ranking(asked.split),
             data=collection.data,
-            systems=(),
+            rows=(),
             retrieval=retrieval,
             ranker=None,
             split=asked.split,
@@ -143,9 +138,9 @@ def build(config: Config) -> Outcome:
     comparisons = [("retriever", "BM25")]
     if config.fusion is not None:
         comparisons += [("fusion", "BM25"), ("fusion", "retriever")]
-    results_step = gathered(systems, comparisons, parts=config.parts())
+    results_step = gathered(rows, comparisons, parts=config.parts())
     return replace(
-        first, results=relabelled(results_step, labels), systems=systems, parts=config.parts(), pictures=tuple(pictures)
+        first, results=relabelled(results_step, labels), rows=rows, parts=config.parts(), pictures=tuple(pictures)
     )
 
 

@@ -18,13 +18,13 @@ from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing, write_page
 from sparring.workflows.report.runs import Run
 from sparring.workflows.report.sections.queries import Listed, embedded, queries
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 PAGE = "compare.html"
 
 Place = tuple[str, str, str]
 """A system's name, its collection and its split."""
-Seeds = dict[Place, dict[int, System]]
+Seeds = dict[Place, dict[int, Row]]
 """The measured systems of a run, by seed."""
 
 
@@ -57,7 +57,7 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
 def _systems(run: Run) -> Seeds:
     """The measured systems of a run, by seed."""
     found: Seeds = {}
-    for one in run.experiment.outcome.systems:
+    for one in run.experiment.outcome.rows:
         if run.store.is_done(one.metrics):
             found.setdefault((one.name, one.collection, one.split), {})[one.seed] = one
     return found
@@ -95,7 +95,7 @@ def _compared(
     return corrected(entries), failed
 
 
-def _table(system: System, run: Run) -> pa.Table:
+def _table(system: Row, run: Run) -> pa.Table:
     """What was measured of each query."""
     run.store.fetch([system.metrics], PER_QUERY_FILE)
     return pq.read_table(run.store.path(system.metrics) / PER_QUERY_FILE)
@@ -208,7 +208,7 @@ def _listed(first: Run, second: Run, one: Seeds, two: Seeds, shared: Sequence[Pl
     ]
 
 
-def _same(one: dict[int, System], two: dict[int, System], first: Run, second: Run) -> bool:
+def _same(one: dict[int, Row], two: dict[int, Row], first: Run, second: Run) -> bool:
     """Whether a system is the very same artifacts in both runs."""
     return {first.store.location(of.metrics) for of in one.values()} == {
         second.store.location(of.metrics) for of in two.values()

@@ -19,7 +19,7 @@ from sparring.workflows.report.sections.choice import choice
 from sparring.workflows.report.sections.costs import SEARCHED, costs
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System, SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost
 
 UNTRAINED = (
     "Nothing was trained. Training needs some hundred judged queries in a split `train`. `recipe: folds` measures what "
@@ -31,7 +31,7 @@ BM25 = "BM25"
 
 
 def deployment(
-    metrics: Json, systems: Sequence[System], spent: Sequence[SystemCost], store: Store, results: Step | None
+    metrics: Json, systems: Sequence[Row], spent: Sequence[SystemCost], store: Store, results: Step | None
 ) -> Json | None:
     """The system that was chosen to be deployed, with `sentences` that say all of this; None where none was.
 

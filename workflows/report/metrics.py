@@ -12,7 +12,7 @@ from sparring.workflows.report.sections.sizes import sizes
 from sparring.workflows.steps.imported_ranking import rank_from_file
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System, SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost
 
 METRICS = "metrics.json"
 
@@ -22,7 +22,7 @@ def metrics_of(
     steps: Finished,
     store: Store,
     executed: Collection[str],
-    systems: Sequence[System] = (),
+    systems: Sequence[Row] = (),
     costs: Sequence[SystemCost] = (),
     expected: Expected | None = None,
     unmeasured: str = "",

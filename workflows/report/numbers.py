@@ -13,8 +13,7 @@ from sparring.workflows.report.sections.entropies import entropies
 from sparring.workflows.report.sections.similarities import by_system
 from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.costs import cost_of, of_ours
-from sparring.workflows.systems.results import System, SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost, cost_of
 
 GB, HOUR = 1e9, 3600.0
 INDEX = "GB of index"
@@ -22,7 +21,7 @@ INDEX = "GB of index"
 
 def numbers(
     expected: Expected,
-    systems: Sequence[System],
+    systems: Sequence[Row],
     costs: Iterable[SystemCost],
     steps: Finished,
     store: Store,
@@ -43,7 +42,7 @@ def _number(system: str, collection: str | None, measure: str, value: float) -> 
     return {"system": system, "collection": collection, "measure": measure, "value": value, "low": None, "high": None}
 
 
-def _spaces(systems: Sequence[System], store: Store) -> Iterator[Json]:
+def _spaces(systems: Sequence[Row], store: Store) -> Iterator[Json]:
     """Of each system's vectors on a set of rated pairs, the mean over its seeds (Chuang et al., 2022, Table 2.11)."""
     for (collection, _), of in by_system(systems, store).items():
         for name, seeds in of.items():
@@ -61,12 +60,12 @@ def _words(steps: Finished, store: Store) -> Iterator[Json]:
             yield from (_number(system, one["generator"], "words", value) for system, value in one["words"].items())
 
 
-def _indexes(systems: Sequence[System], store: Store) -> Iterator[Json]:
+def _indexes(systems: Sequence[Row], store: Store) -> Iterator[Json]:
     """The size of what each system searches; with several seeds, that of the first."""
     seen = set()
-    for one in of_ours(systems):
-        searched = cost_of(one).searched
-        if (one.name, one.collection) not in seen and all(map(store.is_done, searched)):
+    for one in systems:
+        searched = [] if one.system is None else cost_of(one).searched
+        if searched and (one.name, one.collection) not in seen and all(map(store.is_done, searched)):
             seen.add((one.name, one.collection))
             yield _number(one.name, one.collection, INDEX, sum(store.sizes(searched, *SEARCHED)) / GB)
 
@@ -81,7 +80,7 @@ def _costs(costs: Iterable[SystemCost], store: Store, rows: list[Json]) -> Itera
                 yield _number(cost["system"], None, f"seconds to {phase}", cost[phase])
 
 
-def _of_queries(asked: set[str], systems: Sequence[System], store: Store) -> Iterator[Json]:
+def _of_queries(asked: set[str], systems: Sequence[Row], store: Store) -> Iterator[Json]:
     """The measures of each query that is asked for, the mean over the seeds (Wang et al., 2023, Table 9)."""
     values: dict[tuple[str, str, str, str], list[float]] = {}
     for one in systems if asked else []:

@@ -11,7 +11,7 @@ from typing import Any
 from sparring.workflows import ROOT
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.timeline import course
-from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.rows import Outcome
 
 MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
 """What a record has of `metrics.json`, as it stands there."""
@@ -28,7 +28,7 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
     file's name.
     """
     records = [record for _, record in sorted(steps, key=lambda pair: pair[1]["started"])]
-    names = {system.data.fingerprint: system.collection for system in outcome.systems}
+    names = {system.data.fingerprint: system.collection for system in outcome.rows}
     seconds: dict[str, list[float]] = {}
     for node, record in steps:
         seconds.setdefault(node.function.__name__, []).append(record["seconds"])

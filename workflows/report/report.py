@@ -30,7 +30,7 @@ from sparring.workflows.report.sections.steps import run_steps
 from sparring.workflows.steps.expansion_examples import STUDY
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System, SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost
 
 GAME = (
     "A retriever finds documents for a query in a whole collection; a ranker reads the query together with each "
@@ -46,7 +46,7 @@ def write(
     title: str,
     wanted: Iterable[Step],
     results: Step | None,
-    systems: Sequence[System] = (),
+    systems: Sequence[Row] = (),
     store: Store,
     executed: Collection[str],
     config: Json,
@@ -102,7 +102,7 @@ def write(
     return metrics
 
 
-def _about(rows: Sequence[Json], systems: Sequence[System]) -> str:
+def _about(rows: Sequence[Json], systems: Sequence[Row]) -> str:
     """What a game is, where this is one; and what queries the measures are of, where there are some."""
     game = GAME if any(one.round is not None for one in systems) else ""
     if not rows:

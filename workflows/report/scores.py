@@ -6,7 +6,7 @@ from sparring.components.evaluation.result_table import unsigned
 from sparring.workflows.running.view import columns
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 GAP = "  "
 
@@ -15,7 +15,7 @@ class Scores:
     """A line for each system that was measured: its name and its measures, from the record of the step that measured
     it. Seeds that share a measurement share the line."""
 
-    def __init__(self, systems: Sequence[System], store: Store) -> None:
+    def __init__(self, systems: Sequence[Row], store: Store) -> None:
         self._store = store
         self._steps = {system.metrics.fingerprint: system.metrics for system in systems}
         self._names = _names(systems)
@@ -45,7 +45,7 @@ class Scores:
         return [line for name, node in self._steps.items() if name not in left for line in self.after(node)]
 
 
-def _names(systems: Sequence[System]) -> dict[str, str]:
+def _names(systems: Sequence[Row]) -> dict[str, str]:
     """The name of each measurement, by its step's fingerprint. It says the collection and the seed if there are several
     to tell apart."""
     collections = {system.collection for system in systems}

@@ -149,7 +149,4 @@ def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
 
 def _described(name: str, system: System) -> Described:
     config = system.config
-    stages = [stage for stage in ("lexical", "dense") if getattr(config, stage) is not None]
-    stages += ["neighbours"] if config.dense is not None and config.dense.neighbours is not None else []
-    stages += [stage for stage in ("fusion", "ranker") if getattr(config, stage) is not None]
-    return Described(name=name, documents=config.documents, limit=config.limit, stages=stages)
+    return Described(name=name, documents=config.documents, limit=config.limit, stages=list(config.stages))

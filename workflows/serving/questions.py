@@ -64,7 +64,8 @@ class Found(BaseModel):
     score: float
     """By which the documents are in order."""
     scores: dict[str, float]
-    """What each stage that looked at it gave it: `lexical` (BM25), `dense` (retriever), `fusion`, `ranker`."""
+    """The score of each stage that looked at it, by the stage's name: `lexical` (BM25), `dense` (retriever), `fusion`,
+    `ranker`."""
 
     @classmethod
     def of(cls, hit: Hit) -> Found:
@@ -103,7 +104,7 @@ class Described(BaseModel):
     limit: int
     """The most documents that it ranks for a query."""
     stages: list[str]
-    """What it is made of: `lexical`, `dense`, `neighbours`, `fusion`, `ranker`."""
+    """Names of its stages, in order, such as `lexical`, `dense`, `neighbours`, `fusion`, `ranker`."""
 
 
 class Systems(BaseModel):

@@ -13,14 +13,13 @@ from sparring.components.systems.documents import Documents
 from sparring.components.systems.system import System
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.serving import library
 from sparring.workflows.serving.answering import Answering
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.running import identity, identity_of_folder
 from sparring.workflows.store import object_store
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems import deployable
+from sparring.workflows.systems import deployable, library
 
 
 class Checked(NamedTuple):

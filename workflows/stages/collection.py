@@ -1,52 +1,23 @@
-"""A collection as recipes use it: its tables, the models that read it, BM25 over it."""
+"""A collection as recipes use it: its tables, the models that read it, and BM25 over it."""
 
 from collections.abc import Hashable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 
 from sparring.components.config import UserError
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.configs import Pretrained
 from sparring.components.models.reader_configs import ReaderConfig
-from sparring.components.models.shape import dimensions_of
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.workflows.stages.config import CollectionConfig
-from sparring.workflows.stages.phases import COLLECTION
 from sparring.workflows.steps.answers import answering
 from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_feedback, lucene_index, lucene_search
+from sparring.workflows.steps.lucene import VectorIndexConfig, lucene_index
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.tokenize import TemplatedConfig, TokenizeConfig, check_lengths, tokenize
 from sparring.workflows.store.dag import Step, in_phase, step
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model at one moment of its training, and what belongs to it at every moment."""
-
-    step: Step
-    """The step that wrote it."""
-    tokens: Step
-    """The token store that it reads."""
-    objective: str
-    """What trains it: a file's name in `components/objectives`, or with a dot in it a module's path."""
-
-    @property
-    def begun(self) -> Step:
-        """The step that wrote the model that all trainings began from."""
-        begun = self.step
-        while "start" in begun.inputs:
-            begun = begun.inputs["start"]
-        return begun
-
-    @property
-    def dimensions(self) -> int | None:
-        """How many a retriever's vectors have, as far as that is known before it is opened."""
-        return dimensions_of(self.begun.inputs.get("config"))
-
-    def after(self, training: Step) -> "Model":
-        """The same model as a training left it."""
-        return replace(self, step=training)
+from sparring.workflows.systems.lexical import Lexical
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import COLLECTION
 
 
 class Collection:
@@ -102,17 +73,14 @@ class Collection:
         """The index that BM25 searches."""
         return step("bm25 index", lucene_index, data=self.data, config=self._config.bm25.index)
 
+    @property
+    def lexical(self) -> Lexical:
+        """BM25."""
+        return Lexical(self.data, self.bm25_index, self._config.k, self._config.bm25.search)
+
     def bm25(self, *splits: str) -> Step:
         """BM25's ranking of the queries of some splits."""
-        return step(
-            f"bm25 ranking ({', '.join(splits)})",
-            lucene_search,
-            data=self.data,
-            index=self.bm25_index,
-            splits=list(splits),
-            k=self._config.k,
-            config=self._config.bm25.search,
-        )
+        return self.lexical.ranking(*splits)
 
     @property
     @in_phase(COLLECTION)
@@ -121,20 +89,11 @@ class Collection:
         config = VectorIndexConfig(**self._config.bm25.index.model_dump())
         return step("bm25 index with term vectors", lucene_index, data=self.data, config=config)
 
-    def bm25_with_feedback(self, split: str, rm3: RM3Config) -> Step:
-        """BM25's ranking of the queries of a split with relevance feedback by RM3."""
+    def with_feedback(self, rm3: RM3Config) -> Lexical:
+        """BM25 with relevance feedback by RM3."""
         if self._config.bm25.index.language != "en":
             rm3 = rm3.model_copy(update={"filter_terms": False})
-        return step(
-            f"RM3 ranking ({split})",
-            lucene_feedback,
-            data=self.data,
-            index=self.term_vectors,
-            splits=[split],
-            k=self._config.k,
-            config=self._config.bm25.search,
-            rm3=rm3,
-        )
+        return Lexical(self.data, self.term_vectors, self._config.k, self._config.bm25.search, rm3)
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:
         """A ranking of the queries of some splits that says which documents bear an answer."""

@@ -21,13 +21,14 @@ from sparring.components.objectives.parts.config import (
 )
 from sparring.components.sources.labelled import AnyLabelledSource
 from sparring.components.training.config import TrainConfig
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, GeneratorPhase, check_generator, seeded
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.tokenize import tokenize
 from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.model import Model
 
 OPTIONS = {
     "simlm": ("bottleneck", "generator", "head"),

@@ -17,16 +17,18 @@ from sparring.components.evaluation.measures import Measure, cutoff, needs_answe
 from sparring.components.evaluation.similarity import SimilarityConfig
 from sparring.components.evaluation.transfer import TransferConfig
 from sparring.components.sources.labelled import ALL, AnyLabelledSource
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, EvaluateConfig
-from sparring.workflows.stages.phases import EVALUATION
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.steps.encode import EncodeConfig
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.steps.tokenize import TokenizeConfig
 from sparring.workflows.store.dag import graph, in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, Results, gathered
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome, gathered
 
 
 class LabelledSet(Config):
@@ -142,15 +144,15 @@ def measured(
         # Pairs that a checkpoint is chosen by may be a set that is measured too.
         of_set = {collection.data.fingerprint, *(model.tokens.fingerprint for model in models)}
         shared = {node.fingerprint for node in graph(model.step for model in models)} - of_set
-        made = graph(node for system in outcome.systems for node in system.steps)
+        made = graph(node for system in outcome.rows for node in system.steps)
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in made if node.fingerprint not in shared}
-    systems = [system for outcome in outcomes for system in outcome.systems]
+    systems = [system for outcome in outcomes for system in outcome.rows]
     parts: dict[str, str | None] = {name: None for name, one in config.all_sets().items() if not one.averaged}
     parts |= {positives(name): None for name, one in config.similarity.items() if one.retrieve}
     # A set with positive pairs is one that can be searched and exported as other runs can.
     first = next((one for one in outcomes if one.ranked), outcomes[0])
     results = relabelled(gathered(systems, comparisons, parts=parts), labels)
-    return replace(first, results=results, systems=systems, parts=parts)
+    return replace(first, results=results, rows=systems, parts=parts)
 
 
 def _on_set(
@@ -175,14 +177,14 @@ def _on_set(
             split=asked.split,
             config=how,
         )
-        results.add_measures(encoder.system, measures, seed=encoder.seed, retrieval=retrieval)
+        results.add_measures(encoder.system, measures, seed=encoder.seed, encoder=retrieval)
         if isinstance(asked, RatedPairs) and asked.retrieve:
-            found.add(encoder.system, retrieval.ranking(asked.split), seed=encoder.seed, retrieval=retrieval)
-    systems = [*results.systems, *found.systems]
+            found.add(encoder.system, retrieval, seed=encoder.seed)
+    systems = [*results.rows, *found.rows]
     return Outcome(
         results=systems[-1].metrics,
         data=collection.data,
-        systems=systems,
+        rows=systems,
         retrieval=retrieval,
         ranker=None,
         split=own.evaluate.split,

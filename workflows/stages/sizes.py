@@ -6,12 +6,13 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from sparring.components.config import Config
-from sparring.workflows.stages.phases import EVALUATION
-from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.stages.results import Results
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.sizes import sizes
 from sparring.workflows.store.dag import Step, in_phase, step
-from sparring.workflows.systems.results import Outcome, Results
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome
 
 
 class SizesKey(Config):
@@ -38,7 +39,7 @@ class Sizes:
     """What the step `sizes` takes, one a size and seed."""
 
     @in_phase(EVALUATION)
-    def add(self, system: str, retrieval: Retrieval, asked: dict[str, SearchConfig], *, seed: int) -> None:
+    def add(self, system: str, retrieval: Dense, asked: dict[str, SearchConfig], *, seed: int) -> None:
         """Measure each size of a system that was measured itself."""
         if not asked:
             return
@@ -46,14 +47,13 @@ class Sizes:
         whole = retrieval.ranking(split)
         self._row(system, "", retrieval, whole, seed)
         for size, search in asked.items():
-            smaller, name = retrieval.searching(search, size), f"{system}, {size}"
-            # Without `retrieval`: what a run searches with, and exports without being asked, is the retriever itself.
-            self.results.add(name, smaller.ranking(split), seed=seed)
-            self._row(system, size, smaller, whole, seed)
+            variant, name = retrieval.searching(search, size, variant=True), f"{system}, {size}"
+            self.results.add(name, variant, seed=seed)
+            self._row(system, size, variant, whole, seed)
 
-    def _row(self, system: str, size: str, retrieval: Retrieval, whole: Step, seed: int) -> None:
+    def _row(self, system: str, size: str, retrieval: Dense, whole: Step, seed: int) -> None:
         name = f"{system}, {size}" if size else system
-        metrics = next(one for one in reversed(self.results.systems) if (one.name, one.seed) == (name, seed)).metrics
+        metrics = next(one for one in reversed(self.results.rows) if (one.name, one.seed) == (name, seed)).metrics
         self.rows.append(
             {
                 "system": name,
@@ -61,7 +61,7 @@ class Sizes:
                 "metrics": metrics,
                 "whole": whole,
                 "ranking": retrieval.ranking(self.results.config.evaluate.split),
-                "searched": retrieval.index or retrieval.searched,
+                "searched": retrieval.index or retrieval.searched_vectors,
                 "rescored_by": retrieval.rescored_by,
             }
         )

@@ -9,13 +9,14 @@ from sparring.components.config import Config as Part
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import RetrievalConfig, seeded
-from sparring.workflows.stages.phases import PRETRAINING
 from sparring.workflows.stages.pretraining import Pretraining, pretrained, with_two_towers
-from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.stages.results import Results
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled
-from sparring.workflows.systems.results import Results
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import PRETRAINING
 
 
 class StartedConfig(RetrievalConfig):
@@ -58,9 +59,7 @@ class RetrieverToMeasure(Part):
 
 
 @in_phase(PRETRAINING)
-def started(
-    results: Results, collection: Collection, untrained: Retrieval, config: StartedConfig, seed: int
-) -> Retrieval:
+def started(results: Results, collection: Collection, untrained: Dense, config: StartedConfig, seed: int) -> Dense:
     """What a seed's training begins from: the start model, or what `pretrain` or `start_from` made of it. ValueError
     where the latter is made from another model."""
     begun = untrained.model

@@ -6,16 +6,17 @@ from typing import Any
 from sparring.components.config import Config, UserError
 from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.training.config import TrainConfig
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import TrainingPhase, predicts_differences
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.stages.pretraining import generator
-from sparring.workflows.stages.retrieval import Rankings
 from sparring.workflows.steps.mine import MineConfig, mine
 from sparring.workflows.steps.ranked_pairs import ranked_pairs
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.system import Rankings
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sparring.components.yaml_files import override
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.store.dag import Step, graph
-from sparring.workflows.systems.results import system_names
+from sparring.workflows.systems.rows import system_names
 from sparring.workflows.tuning.search_space import Point, Range, assignments
 
 
@@ -76,7 +76,7 @@ class TunedExperiment:
 
     def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
         """For each system the steps that measure it, one a seed; UserError where the results have no such system."""
-        rows = experiment.outcome.systems
+        rows = experiment.outcome.rows
         steps = [[row.metrics for row in rows if row.name == system] for system in self.tuning.systems]
         for system, own in zip(self.tuning.systems, steps, strict=True):
             if not own:
@@ -127,7 +127,7 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
     if not hasattr(experiment.config, "evaluate"):
         recipe = experiment.config.recipe
         raise UserError(f"{path}: tune: {recipe} has no numbers of its own; tune one of its experiments")
-    tree["tune"] = {"systems": system_names(experiment.outcome.systems)[-1:], **tree["tune"]}
+    tree["tune"] = {"systems": system_names(experiment.outcome.rows)[-1:], **tree["tune"]}
     tuning = parse(Tuning, tree["tune"], where=f"{path}: tune")
     tuned = TunedExperiment(path, _with_splits(tree, experiment), experiment.run, tuning)
     if not to_run:
@@ -172,7 +172,7 @@ def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
 
 def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
     """UserError where the systems learn from the queries that they would be measured by."""
-    rows = [row for row in experiment.outcome.systems if row.name in tuning.systems]
+    rows = [row for row in experiment.outcome.rows if row.name in tuning.systems]
     if tuning.split == "train" and any(row.learns_from("train") for row in rows):
         raise UserError(
             f"{path}: tune.split: 'train' is what is learnt from; accepted: another, such as dev, or one that "

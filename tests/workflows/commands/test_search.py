@@ -18,7 +18,7 @@ from sparring.components.systems.system import Hit, System
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.experiments import loading
-from sparring.workflows.serving import library
+from sparring.workflows.systems import library
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
 from tests.support import tiny

@@ -25,7 +25,7 @@ from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.serving import deployment, running
 from sparring.workflows.serving.deployment import Service
-from sparring.workflows.serving.library import Library
+from sparring.workflows.systems.library import Library
 from tests.support import tiny
 from tests.support.chromium import Browser
 from tests.support.served import Served, served

@@ -68,7 +68,7 @@ def test_experiments_that_one_builds_on_are_at_its_scale(tmp_path: Path) -> None
     small, whole = read(tmp_path, tree), read(tmp_path, tree, [])
 
     def updates(experiment: Experiment, name: str) -> list[int]:
-        system = next(one for one in experiment.outcome.systems if one.name == f"{name}: retriever")
+        system = next(one for one in experiment.outcome.rows if one.name == f"{name}: retriever")
         assert system.retrieval is not None
         trained = system.retrieval.retriever
         return [node.inputs["config"].updates for node in graph([trained]) if node.function.__name__ == "train"]

@@ -348,7 +348,7 @@ def test_without_queries_or_judgements_it_must_be_allowed_to_learn_from_document
         read(tmp_path, tree, "pretrain=false")
     experiment = read(tmp_path, tree)
     assert experiment.config.pretrain.pairs == "sentences"
-    assert (experiment.outcome.systems, experiment.config.train) == ([], False)
+    assert (experiment.outcome.rows, experiment.config.train) == ([], False)
 
 
 @pytest.mark.parametrize(
@@ -367,9 +367,9 @@ def test_documents_alone_are_learnt_from_where_they_are_many_and_queries_few(
 
 
 def test_a_retriever_of_documents_alone_is_a_candidate(tmp_path: Path, tree: dict[str, Any]) -> None:
-    names = {one.name for one in read(tmp_path, tree, "pretrain={updates: 2}").outcome.systems}
+    names = {one.name for one in read(tmp_path, tree, "pretrain={updates: 2}").outcome.rows}
     assert {"pre-trained", "BM25 + pre-trained, interpolated", "retriever 1"} <= names
-    assert "pre-trained" not in {one.name for one in read(tmp_path, tree).outcome.systems}
+    assert "pre-trained" not in {one.name for one in read(tmp_path, tree).outcome.rows}
 
 
 def test_the_cheaper_of_two_within_one_standard_error_is_chosen() -> None:
@@ -398,7 +398,7 @@ def test_another_systems_ranking_is_measured_but_never_chosen(tmp_path: Path, tr
     (tmp_path / "other.trec").write_text("q0 Q0 d0 1 1.0 other\n")
     of_others = f"{{other_rankings: {{other: {{path: {tmp_path / 'other.trec'}}}}}}}"
     outcome = read(tmp_path, tree, f"evaluate={of_others}").outcome
-    assert "other" in {one.name for one in outcome.systems}
+    assert "other" in {one.name for one in outcome.rows}
     assert "other" not in outcome.levels
     assert "other" not in {one.system for one in outcome.costs}
     assert outcome.results.inputs["comparisons"][-1] == {"system": None, "baseline": "other"}
@@ -418,7 +418,7 @@ def test_no_system_is_chosen_that_a_cheaper_one_is_better_than() -> None:
 def test_what_needs_no_training_is_cheaper(tmp_path: Path, tree: dict[str, Any]) -> None:
     """Then come BM25; its feedback; a retriever, whether or not BM25 is beside it; its neighbours; a ranker."""
     outcome = read(tmp_path, tree).outcome
-    trained = {system.name: system.trained for system in outcome.systems}
+    trained = {system.name: system.trained for system in outcome.rows}
     assert max(outcome.levels[name] for name in trained if not trained[name]) < min(
         outcome.levels[name] for name in trained if trained[name]
     )
@@ -453,7 +453,7 @@ def test_a_querys_cost_is_that_of_the_steps_it_needs(tmp_path: Path, tree: dict[
 
 
 def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, tree: dict[str, Any]) -> None:
-    assert not any("neighbours" in one.name for one in read(tmp_path, tree, "neighbours=null").outcome.systems)
+    assert not any("neighbours" in one.name for one in read(tmp_path, tree, "neighbours=null").outcome.rows)
     config = read(tmp_path, tree, "neighbours.trials=7", "seeds=[1, 2]").config
     assert (config.neighbours.trials, config.neighbours.tau) == (7, (0.0, 0.0))
     own = [one for one in build(config).systems if "neighbours" in one.name]

@@ -18,7 +18,7 @@ from sparring.workflows.report.run_folder import RunFolder
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import gathered
+from sparring.workflows.systems.rows import gathered
 from tests.support import tiny
 from tests.support.tiny import ROOT
 
@@ -386,7 +386,7 @@ def test_table_3_measures_both_rankers_over_both_retrievers(tmp_path: Path, ar2:
 def test_the_last_rounds_systems_are_compared_with_those_before_the_game(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """How much of a gain precedes the game is in every table, and tested."""
     experiment = read(tmp_path, ar2, "rounds=2")
-    nodes, names = steps(experiment), [system.name for system in experiment.outcome.systems]
+    nodes, names = steps(experiment), [system.name for system in experiment.outcome.rows]
     pairs = {
         "retriever 2": "warm retriever",
         "ranker over retriever 2": "warm ranker over warm retriever",
@@ -401,7 +401,7 @@ def test_the_last_rounds_systems_are_compared_with_those_before_the_game(tmp_pat
         "BM25 + warm retriever, interpolated (test)",
     )
     without = read(tmp_path, ar2, "rounds=2", "other_rerankings=[]")
-    assert not [one.name for one in without.outcome.systems if "ranker over BM25" in one.name]
+    assert not [one.name for one in without.outcome.rows if "ranker over BM25" in one.name]
     compared = steps(without)["results"].inputs["comparisons"]
     assert {"system": "ranker over retriever 2", "baseline": "warm ranker over warm retriever"} in compared
 
@@ -605,7 +605,7 @@ def test_a_mistake_in_what_is_set_names_the_experiment_that_sets_it(tmp_path: Pa
 
 def test_two_systems_of_one_name_are_refused_before_anything_runs(tmp_path: Path, ar2: dict[str, Any]) -> None:
     """As where other judgements have the name of the collection itself."""
-    system = next(one for one in read(tmp_path, ar2).outcome.systems if one.name == "BM25")
+    system = next(one for one in read(tmp_path, ar2).outcome.rows if one.name == "BM25")
     assert gathered([system, replace(system, seed=2), replace(system, collection="other")], [])
     with pytest.raises(ValueError, match=r"^two systems are called 'BM25' on toy \(test, seed 1\); rename one"):
         gathered([system, replace(system, seed=2), system], [])
@@ -693,7 +693,7 @@ def losses_of(value: Any) -> Iterator[LossTerm]:
 def test_copies_count_as_negatives_in_samtones_experiments(path: Path) -> None:
     """Eq. 1 to 3 of Moiseev et al. (2023) mask no text; only systems whose names say so do."""
     seen = set()
-    for system in loading.read(path, [], Path("runs")).outcome.systems:
+    for system in loading.read(path, [], Path("runs")).outcome.rows:
         trainings = [node for node in graph(system.steps) if node.function is train]
         found = {term.duplicates for node in trainings for term in losses_of(node.inputs["config"])}
         masked = "masked" in system.name or "masked" in path.stem

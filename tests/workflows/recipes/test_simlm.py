@@ -99,7 +99,7 @@ def test_it_runs_stage_by_stage_and_measures_each(tree: dict[str, Any], tmp_path
 def test_a_stage_that_is_null_leaves_out_those_behind_it(tree: dict[str, Any], tmp_path: Path, key: str) -> None:
     there = list(STAGES)[: list(STAGES).index(key)]
     outcome = loading.read(tiny.write(tmp_path / "tiny.yaml", tree), [f"{key}=null"], tmp_path).outcome
-    names = {system.name for system in outcome.systems} - UNTRAINED - {"retriever 1 without pre-training"}
+    names = {system.name for system in outcome.rows} - UNTRAINED - {"retriever 1 without pre-training"}
     assert names == {STAGES[one] for one in there}
     assert (outcome.ranker is None) == (key != "distilled")
     last = {"retriever_1": "pre-training", "retriever_2": "retriever 1", "ranker": "retriever 2"}
@@ -129,11 +129,11 @@ def test_a_third_round_mines_from_retriever_2_and_leaves_the_pipeline_as_it_is(
     assert same(made["retriever 3 groups"].inputs["ranking"], made["retriever 2 ranking (train)"])
     assert made["retriever 3"].inputs["seed"] != made["retriever 2"].inputs["seed"]
     assert same(made["distilled retriever"], without["distilled retriever"])
-    names = [one.name for one in loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.systems]
+    names = [one.name for one in loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome.rows]
     assert "retriever 3" not in names
     tiny.write(tmp_path / "tiny.yaml", tree)
     outcome = loading.read(tmp_path / "tiny.yaml", [], tmp_path).outcome
-    assert "retriever 3" in [one.name for one in outcome.systems]
+    assert "retriever 3" in [one.name for one in outcome.rows]
     assert {"system": "retriever 3", "baseline": "retriever 2"} in outcome.results.inputs["comparisons"]
     cut = loading.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
     assert "retriever 3" not in [one.name for one in cut.systems]

@@ -261,7 +261,7 @@ def test_other_judgements_are_measured_and_do_not_count(tree: dict[str, Any], tm
     first = {**tree["collections"]["First"], "other_qrels": {"First, graded": tree["collections"]["Second"]["data"]}}
     told = {**tree, "collections": {**tree["collections"], "First": first}}
     outcome = loading.read(tiny.write(tmp_path / "told.yaml", told), [], tmp_path).outcome
-    assert {one.collection for one in outcome.systems} == {"First", "First, graded", "Second"}
-    rankings = [{one.ranking.fingerprint for one in of.systems if one.ranking} for of in (outcome, plain)]
+    assert {one.collection for one in outcome.rows} == {"First", "First, graded", "Second"}
+    rankings = [{one.ranking.fingerprint for one in of.rows if one.ranking} for of in (outcome, plain)]
     assert rankings[0] == rankings[1]
     assert outcome.parts == {"First, graded": None}

@@ -107,7 +107,7 @@ def test_the_page_has_each_system_of_both_with_p(both: tuple[Place, Path, Path],
     tables = [
         pq.read_table(run.store.path(of.metrics) / "per_query.parquet")
         for run in (two, one)
-        for of in run.experiment.outcome.systems
+        for of in run.experiment.outcome.rows
         if of.name == "retriever 1"
     ]
     entry = compare([tables[0]], [tables[1]], seed=0)[0]
@@ -131,7 +131,7 @@ def test_measures_of_one_system_alone_have_columns_of_their_own(
     place = both[0].copy(tmp_path / "place")
     folders = [place.runs / folder.name for folder in both[1:]]
     for run in read_runs(folders, place.runs, place.where):
-        (system,) = [one for one in run.experiment.outcome.systems if one.name == "retriever 1"]
+        (system,) = [one for one in run.experiment.outcome.rows if one.name == "retriever 1"]
         path = run.store.path(system.metrics) / "per_query.parquet"
         values = pq.read_table(path)
         names = pc.replace_substring(values["measure"], "RR@10", "EM")

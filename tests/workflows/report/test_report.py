@@ -26,7 +26,7 @@ from sparring.workflows.running.executor import execute
 from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
 from sparring.workflows.store.dag import Step, graph, step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System, SystemCost
+from sparring.workflows.systems.rows import System, SystemCost
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]

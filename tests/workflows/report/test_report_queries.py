@@ -19,12 +19,12 @@ def run(played: Place) -> Run:
 
 
 def listed(run: Run) -> list[Listed]:
-    return [Listed(one.name, one, run.store) for one in run.experiment.outcome.systems]
+    return [Listed(one.name, one, run.store) for one in run.experiment.outcome.rows]
 
 
 def test_values_ranks_and_documents_are_those_of_the_run(run: Run) -> None:
     [place] = queries(listed(run))
-    assert place["systems"] == list(dict.fromkeys(one.name for one in run.experiment.outcome.systems))
+    assert place["systems"] == list(dict.fromkeys(one.name for one in run.experiment.outcome.rows))
     assert place["measured"] == len(place["queries"]) == place["shown"]
     means = {(one["system"], one["measure"]): one["value"] for one in run.folder.metrics()["means"]}
     for system, of in zip(place["systems"], place["values"], strict=True):

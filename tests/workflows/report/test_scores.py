@@ -12,7 +12,7 @@ from sparring.workflows.report import scores as told
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.store.store import WRITTEN, Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import System
 from tests.support import steps
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from sparring.components.config import UserError
 from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
-from sparring.workflows.systems.results import Outcome
+from sparring.workflows.systems.rows import Outcome
 from tests.support import tiny
 
 LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
@@ -44,7 +44,7 @@ def test_each_seed_begins_from_the_pre_training_with_that_seed(
         theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
         assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
         assert made[f"simlm: pre-training (seed {seed})"].fingerprint == theirs.fingerprint
-    assert "pre-trained" in {system.name for system in outcome.systems}
+    assert "pre-trained" in {system.name for system in outcome.rows}
 
 
 @pytest.mark.parametrize(("recipe", "first"), [("dpr", "retriever"), ("ar2", "warm retriever")])
@@ -60,7 +60,7 @@ def test_pre_training_is_a_key_of_the_recipe_too(
     for seed in (1, 2):
         theirs = loading.read_outcome(simlm, [f"seeds=[{seed}]"]).retrieval.retriever
         assert made[f"{first} (seed {seed})"].inputs["start"].fingerprint == theirs.fingerprint
-    assert "pre-trained" in {system.name for system in outcome.systems}
+    assert "pre-trained" in {system.name for system in outcome.rows}
 
 
 def test_both_towers_begin_from_one_pre_trained_encoder(tmp_path: Path, beir: Path, encoder: Path, simlm: Path) -> None:

@@ -181,7 +181,7 @@ def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: 
     tree: dict[str, Any] = tiny.ear(beir, encoder)
     tree["evaluate"] = {"other_rankings": {"SEAL": {"path": "seal.json"}, "elsewhere": {"path": "a.run", "split": "x"}}}
     tree["with_dense"] = ["first expansion", "SEAL", "elsewhere"]
-    systems = {one.name for one in loading.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.systems}
+    systems = {one.name for one in loading.read(tiny.write(tmp_path / "a.yaml", tree), [], tmp_path).outcome.rows}
     assert {"SEAL", "SEAL + dense", "first expansion + dense"} <= systems
     assert not {"elsewhere", "elsewhere + dense"} & systems
     tree["with_dense"] = ["CCS"]

@@ -11,7 +11,7 @@ import pytest
 from sparring.workflows import ROOT
 from sparring.workflows.experiments import loading
 from sparring.workflows.store.dag import graph
-from sparring.workflows.systems.results import Outcome, name_of, note_on
+from sparring.workflows.systems.rows import Outcome, name_of, note_on
 
 
 def outcome(config: str, *sets: str) -> Outcome:

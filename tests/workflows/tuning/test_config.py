@@ -149,7 +149,7 @@ def test_the_last_system_counts_where_none_is_named(beir: Path, encoder: Path, t
     del asked["tune"]["systems"]
     place = tiny.place(tmp_path, asked)
     tuned = read_tuning(parser().parse_args(place.words("tune")))
-    rows = tuned.experiment({}).outcome.systems
+    rows = tuned.experiment({}).outcome.rows
     assert tuned.tuning.systems == tuned.tree["tune"]["systems"] == [rows[-1].name]
     (measured,) = tuned.measure_steps(tuned.experiment({}))
     assert measured == [rows[-1].metrics]

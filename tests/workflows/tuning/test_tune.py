@@ -94,7 +94,7 @@ def test_a_trials_measure_is_that_of_a_run_with_its_values(halved: Place) -> Non
     sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
     same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
     store = Store(halved.store)
-    measured = [one.metrics for one in same.outcome.systems if one.name == "retriever 1"]
+    measured = [one.metrics for one in same.outcome.rows if one.name == "retriever 1"]
     record = store.record(measured[0])
     assert record is not None
     assert record["summary"]["measures"]["RR@10"] == one["measures"][1]
@@ -105,7 +105,7 @@ def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Plac
     one = trials(halved)[2]
     sets = [f"{key}={json.dumps(value)}" for key, value in one["point"].items()]
     same = loading.read(halved.config, ["evaluate.split=dev", *sets], halved.runs)
-    systems = {one.name: one.metrics for one in same.outcome.systems}
+    systems = {one.name: one.metrics for one in same.outcome.rows}
     left = {node.label for node in pending([systems["retriever 1"]], Store(halved.store))}
     assert left == {
         "warm retriever queries (train)",

@@ -9,14 +9,15 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.adapt.config import TEMPERATURE, Config, Pairs, Training, Trainings
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
-from sparring.workflows.stages.phases import EVALUATION, PRETRAINING, UNTRAINED
 from sparring.workflows.stages.pretraining import PretrainingPhase, pretrained
-from sparring.workflows.stages.retrieval import Retrieval, by_neighbours, fused_with_bm25, refresh
+from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import by_neighbours, fused_with_bm25, refresh
 from sparring.workflows.stages.untrained import INTERPOLATED, add_untrained, start_retrieval
 from sparring.workflows.steps.evaluate import nothing_measured
 from sparring.workflows.store.dag import in_phase, step
-from sparring.workflows.systems.costs import cost_of, levels, of_ours
-from sparring.workflows.systems.results import Outcome, Results, note_on
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.phases import EVALUATION, PRETRAINING, UNTRAINED
+from sparring.workflows.systems.rows import Outcome, cost_of, is_imported, levels, note_on
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
@@ -33,37 +34,36 @@ def build(config: Config) -> Outcome:
     if config.pretrain and config.survey is not None and not config.survey.queries:
         return _unmeasured(config, config.pretrain)
     base = _untrained(config) if config.train is False else loading.outcome_of(ar2(config, config.train))
-    collection, split = Collection(config), config.evaluate.split
-    results = Results(collection, config, systems=list(base.systems))
-    retrievals = {(one.name, one.seed): one.retrieval for one in base.systems}
+    collection = Collection(config)
+    results = Results(collection, config, rows=list(base.rows))
+    retrievals = {(row.name, row.seed): row.retriever for row in base.rows}
     for seed in config.seeds:
         if config.rm3 is not None:
             with in_phase(UNTRAINED):
-                results.add("BM25 with RM3", collection.bm25_with_feedback(split, config.rm3), seed=seed)
+                results.add("BM25 with RM3", collection.with_feedback(config.rm3), seed=seed)
         for name, phase in {"start model": UNTRAINED, f"retriever {config.rounds}": EVALUATION}.items():
             if config.neighbours is not None and (retrieval := retrievals.get((name, seed))) is not None:
                 with in_phase(phase):
-                    ranking = by_neighbours(retrieval, config, config.neighbours)
-                    results.add(f"{name} by neighbours", ranking, seed=seed)
+                    reranked = by_neighbours(retrieval, config, config.neighbours)
+                    results.add(f"{name} by neighbours", reranked, seed=seed)
         if config.pretrain:
             with in_phase(PRETRAINING):
                 retrieval = _pretrained(collection, config, config.pretrain, seed)
-                results.add(PRETRAINED, retrieval.ranking(split), retrieval=retrieval, seed=seed)
+                results.add(PRETRAINED, retrieval, seed=seed)
             with in_phase(EVALUATION):
                 name = f"BM25 + {PRETRAINED}, interpolated"
-                rankings = fused_with_bm25(
-                    seeded(name, seed, config), collection, retrieval.ranking, config, INTERPOLATED
-                )
-                results.add(name, rankings(split), seed=seed)
+                label = seeded(name, seed, config)
+                fused = fused_with_bm25(label, collection, retrieval, config, INTERPOLATED)
+                results.add(name, fused, seed=seed)
     trained = [(f"ranker over retriever {config.rounds}", f"retriever {config.rounds}"), (WARM, "start model")]
-    latest = {system.name: system for system in of_ours(results.systems)}
+    latest = {row.name: row for row in results.rows if not is_imported(row)}
     return replace(
         base,
         results=results.gather([*(trained if config.train else []), ("start model", "BM25")]),
         examples=None,
-        systems=results.systems,
-        costs=tuple(cost_of(system) for system in latest.values()),
-        levels=levels(results.systems),
+        rows=results.rows,
+        costs=tuple(cost_of(row) for row in latest.values()),
+        levels=levels(results.rows),
     )
 
 
@@ -77,7 +77,7 @@ def _untrained(config: Config) -> Outcome:
     return Outcome(
         results=results.gather([]),
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=start,
         ranker=None,
         split=config.evaluate.split,
@@ -85,7 +85,7 @@ def _untrained(config: Config) -> Outcome:
     )
 
 
-def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int) -> Retrieval:
+def _pretrained(collection: Collection, config: Config, pairs: Pairs, seed: int) -> Dense:
     """The start model after a training on pairs made of the documents."""
     begun = collection.initial_model("start retriever", config.model)
     train = TrainConfig(
@@ -109,7 +109,7 @@ def _unmeasured(config: Config, pairs: Pairs) -> Outcome:
     return Outcome(
         results=results,
         data=collection.data,
-        systems=[],
+        rows=[],
         retrieval=retrieval,
         ranker=None,
         split=config.evaluate.split,

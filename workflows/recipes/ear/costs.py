@@ -6,9 +6,10 @@ from sparring.workflows.recipes.ear.config import Kind
 from sparring.workflows.recipes.ear.generators import Expansions, Generators
 from sparring.workflows.recipes.ear.query_rerankers import Prediction
 from sparring.workflows.recipes.ear.setting import Setting
-from sparring.workflows.stages.retrieval import Retrieval
 from sparring.workflows.store.dag import Step
-from sparring.workflows.systems.results import SystemCost, TimeSpent
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.rows import SystemCost
+from sparring.workflows.systems.system import TimeSpent
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
 """The share of an approximate search that the index takes, without the exact search that it is compared with."""
@@ -22,27 +23,25 @@ class Costs:
     generators: Generators
     expansions: dict[str, Expansions]
 
-    def without_reranker(
-        self, dense: str, exact: Retrieval, approximate: Retrieval | None, rm3: Step | None
-    ) -> list[SystemCost]:
+    def without_reranker(self, dense: str, exact: Dense, approximate: Dense | None) -> list[SystemCost]:
         """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
         split = self.setting.split
         encoded = TimeSpent(exact.queries(split))
-        costs = [
-            SystemCost(
-                f"{dense} (flat)", (exact.vectors,), retrieve=(encoded, TimeSpent(exact.ranking(split))), measured=dense
-            )
-        ]
+        searched = (encoded, TimeSpent(exact.ranking(split)))
+        costs = [SystemCost(system=f"{dense} (flat)", index=(exact.vectors,), retrieve=searched, measured=dense)]
         if approximate is not None:
             assert approximate.index is not None
-            searched = TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED)
+            searched = (encoded, TimeSpent(approximate.ranking(split), share=INDEX_SEARCHED))
             index = (approximate.vectors, approximate.index)
-            costs.append(SystemCost(f"{dense} ({self.setting.config.hnsw})", index, retrieve=(encoded, searched)))
-        costs.append(SystemCost("BM25", self._bm25_index, retrieve=(TimeSpent(self.setting.bm25),)))
-        if rm3 is not None:
-            costs.append(SystemCost("RM3", (self.setting.collection.term_vectors,), retrieve=(TimeSpent(rm3),)))
+            costs.append(SystemCost(system=f"{dense} ({self.setting.config.hnsw})", index=index, retrieve=searched))
+        bm25 = self.setting.collection.lexical
+        costs.append(SystemCost(system="BM25", **vars(bm25.cost(split))))
+        if self.setting.config.rm3 is not None:
+            rm3 = self.setting.collection.with_feedback(self.setting.config.rm3)
+            costs.append(SystemCost(system="RM3", **vars(rm3.cost(split))))
         expand = self._expanding(first=True)
-        return [*costs, SystemCost("first expansion", self._bm25_index, expand, retrieve=self._retrieving)]
+        first = SystemCost(system="first expansion", index=self.index, expand=expand, retrieve=self._retrieving)
+        return [*costs, first]
 
     def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> SystemCost:
         """Of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it chooses."""
@@ -51,10 +50,17 @@ class Costs:
             generated = self._generated(name)
             steps = [predictions[name].tokens, predictions[name].scores, *([one.ranking] if kind == "rd" else [])]
             rerank += [TimeSpent(node, over=generated) for node in steps]
-        return SystemCost(system, self._bm25_index, self._expanding(), tuple(rerank), self._retrieving)
+        return SystemCost(
+            system=system,
+            index=self.index,
+            expand=self._expanding(),
+            rerank=tuple(rerank),
+            retrieve=self._retrieving,
+        )
 
     @property
-    def _bm25_index(self) -> tuple[Step, ...]:
+    def index(self) -> tuple[Step, ...]:
+        """What BM25 searches."""
         return (self.setting.collection.bm25_index,)
 
     @property

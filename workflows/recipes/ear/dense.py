@@ -5,18 +5,21 @@ from typing import Self
 
 from sparring.workflows.recipes.ear.generators import Expansions
 from sparring.workflows.recipes.ear.setting import Setting
-from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.config import TrainingPhase
-from sparring.workflows.stages.phases import TRAINING
-from sparring.workflows.stages.retrieval import Retrieval, refresh
+from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.stages.training import phase
 from sparring.workflows.steps.expand import chosen_queries
 from sparring.workflows.steps.tokenize import tokenize_queries
 from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.fused import Fused
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import TRAINING
+from sparring.workflows.systems.system import System
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseRetriever:
     """The dense retriever on one collection."""
 
     setting: Setting
@@ -39,30 +42,29 @@ class Dense:
         )
 
     @in_phase(TRAINING)
-    def retrieve(self, seed: int) -> Retrieval:
+    def retrieve(self, seed: int) -> Dense:
         """What the dense retriever retrieves for the measured queries."""
         config = self.setting.config
         retriever = self.setting.retriever.after((self.trained or self).train(seed).step)
         label = "start" if config.train is None else self.setting.label("retriever", seed)
         return refresh(label, self.setting.collection, retriever, config)
 
-    def approximate(self, exact: Retrieval, seed: int) -> Retrieval | None:
+    def approximate(self, exact: Dense, seed: int) -> Dense | None:
         """The same vectors searched by an approximate index; None where the config asks for none."""
         config = self.setting.config
         if config.hnsw is None:
             return None
         label = self.setting.label(config.hnsw, seed) if config.train is not None else config.hnsw
-        return replace(exact, label=label).searching(config.search.model_copy(update={"index": config.hnsw}))
+        search = config.search.model_copy(update={"index": config.hnsw})
+        return replace(exact, label=label).searching(search, variant=True)
 
-    def fused_with(self, system: str, ranking: Step, retrieval: Retrieval, seed: int) -> Step:
-        """A system's ranking fused with the dense retriever's."""
-        label, config = self.setting.label(f"{system} + dense", seed), self.setting.config
-        lexical = [] if system in config.evaluate.other_rankings else [0]
-        return self.setting.fused(
-            label, [ranking, retrieval.ranking(self.setting.split)], config.dense_fusion, lexical=lexical
-        )
+    def fused_with(self, name: str, system: System, retrieval: Dense, seed: int) -> Fused:
+        """A system's rankings fused with the dense retriever's."""
+        how = self.setting.fusion(self.setting.config.dense_fusion, lists=2)
+        label = f"{self.setting.label(f'{name} + dense', seed)} fused"
+        return Fused(label, self.setting.collection.data, [system, retrieval], how, with_split=False)
 
-    def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Retrieval) -> Step:
+    def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Dense) -> Step:
         """The dense retriever's ranking for the chosen expansions, fused over generators."""
         retriever, rankings = retrieval.model, []
         for name, choice in zip(expansions, choices, strict=True):

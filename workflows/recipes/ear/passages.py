@@ -4,12 +4,13 @@ from typing import Self
 
 from sparring.workflows.recipes.ear.config import Passages
 from sparring.workflows.recipes.ear.setting import PASSAGE_RERANKING, Setting
-from sparring.workflows.stages.collection import Model
 from sparring.workflows.stages.config import TrainingPhase
-from sparring.workflows.stages.retrieval import reranked
 from sparring.workflows.stages.training import train_model
 from sparring.workflows.steps.ranked_pairs import ranked_pairs
-from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.store.dag import in_phase, step
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.system import System
 
 
 class PassageReranker:
@@ -52,21 +53,20 @@ class PassageReranker:
         """The passage reranker that reranks here."""
         return self._start.after((self._trained or self).train(seed).step)
 
-    @in_phase(PASSAGE_RERANKING)
-    def rerank(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
-        """Some systems' rankings with their first passages in the reranker's order, at each depth."""
+    def rerank(self, systems: dict[str, System], seed: int) -> dict[str, Reranked]:
+        """Some systems with their first passages in the reranker's order, at each depth."""
         ranker = self.ranker(seed)
         depths = [self.config.rerank.depth, *([self.config.other_depth] if self.config.other_depth else [])]
-        rankings = {}
-        for system, ranking in systems.items():
+        reranked = {}
+        for system, over in systems.items():
             for depth in depths:
                 name = f"{system} + passages" + ("" if depth == self.config.rerank.depth else f" k={depth}")
-                rankings[name] = reranked(
+                reranked[name] = Reranked(
                     self._setting.label(name, seed),
-                    self._setting.collection,
-                    ranking,
+                    self._setting.collection.data,
+                    over,
                     ranker,
-                    self._setting.config,
                     self.config.rerank.model_copy(update={"depth": depth}),
+                    with_split=False,
                 )
-        return rankings
+        return reranked

@@ -1,26 +1,30 @@
 """EAR: expand a query in many ways, rerank the expansions, retrieve with the best (Chuang et al., 2023, chapter 3)."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 from sparring.components.config import listing
 from sparring.workflows.experiments import loading
 from sparring.workflows.recipes.ear.choices import Choices
 from sparring.workflows.recipes.ear.comparisons import comparisons
-from sparring.workflows.recipes.ear.config import Config
+from sparring.workflows.recipes.ear.config import Config, Kind
 from sparring.workflows.recipes.ear.costs import Costs
-from sparring.workflows.recipes.ear.dense import Dense
+from sparring.workflows.recipes.ear.dense import DenseRetriever
 from sparring.workflows.recipes.ear.generators import Expansions, Generators
 from sparring.workflows.recipes.ear.passages import PassageReranker
 from sparring.workflows.recipes.ear.query_rerankers import Prediction, QueryRerankers
 from sparring.workflows.recipes.ear.reader import Reader
 from sparring.workflows.recipes.ear.setting import EXPANSIONS, PASSAGE_RERANKING, QUERY_RERANKING, setting
-from sparring.workflows.stages.phases import EVALUATION, TRAINING
-from sparring.workflows.stages.retrieval import Retrieval
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.untrained import add_untrained, from_files, start_retrieval
 from sparring.workflows.steps.expansion_examples import study
 from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
-from sparring.workflows.systems.results import Outcome, Results, SystemCost, note_on
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.phases import EVALUATION, TRAINING
+from sparring.workflows.systems.rows import Outcome, SystemCost, note_on
+from sparring.workflows.systems.system import Computed, Cost, System
 
 MODELS = (
     "generator_seed",
@@ -41,24 +45,86 @@ MODELS = (
 
 
 class Ear:
-    """The parts of EAR on one collection."""
+    """The parts of EAR on one collection, for the queries of one split."""
 
-    def __init__(self, config: Config, trained: "Ear | None" = None) -> None:
-        """`trained` is EAR on another collection, whose models are taken; None to train on this one."""
-        self.config = config
-        self.setting = setting(config, training=trained is None)
+    def __init__(self, config: Config, trained: "Ear | None" = None, split: str | None = None) -> None:
+        """`trained` is EAR on another collection, whose models are taken; None to train on this one. `split` is the
+        ranked split; None for the measured one."""
+        self.config, self._trained = config, trained
+        self.setting = setting(config, split or config.evaluate.split, training=trained is None)
         self.generators: Generators = Generators(self.setting, trained.generators if trained else None)
         self.rerankers: QueryRerankers = QueryRerankers(
             self.setting, self.generators, trained.rerankers if trained else None
         )
         self.choices = Choices(self.setting)
-        self.dense: Dense = Dense(self.setting, trained.dense if trained else None)
+        self.dense: DenseRetriever = DenseRetriever(self.setting, trained.dense if trained else None)
         self.passages: PassageReranker | None = None
         if config.passages is not None:
             self.passages = PassageReranker(self.setting, config.passages, trained.passages if trained else None)
         self.reader: Reader | None = None
         if config.reader is not None:
             self.reader = Reader(self.setting, config.reader, self.dense, trained.reader if trained else None)
+        self.at = cache(self._at)
+
+    def _at(self, split: str) -> "Ear":
+        """EAR for the queries of another split."""
+        return self if split == self.setting.split else Ear(self.config, self._trained, split)
+
+    @cached_property
+    def expansions(self) -> dict[str, Expansions]:
+        """The measured generators' expansions of the split's queries."""
+        return {name: self.generators.issue(name, [self.setting.split]) for name in self.config.measured()}
+
+    def system(self, ranking: Callable[["Ear"], Step], *, lexical: bool = True) -> Computed:
+        """A system by its ranking of a split's queries."""
+        index = Cost(index=(self.setting.collection.bm25_index,)) if lexical else Cost()
+        return Computed(
+            lambda split: ranking(self.at(split)), "is of expansions of the queries", index, lexical=lexical
+        )
+
+    # What is chosen for each generator
+
+    @cached_property
+    @in_phase(EXPANSIONS)
+    def firsts(self) -> list[Step]:
+        """Each generator's ranking of first expansions."""
+        return [self.choices.choose(name, one, None, "first") for name, one in self.expansions.items()]
+
+    def fused(self, label: str, choices: list[Step]) -> Step:
+        """The generators' rankings of chosen expansions as one."""
+        return self.setting.fused(label, choices, lexical=range(len(choices)))
+
+    @in_phase(EXPANSIONS)
+    def concat(self) -> Step:
+        """The ranking of all expansions of a query as one query."""
+        return self.fused("concat", [self.choices.concat(name, one) for name, one in self.expansions.items()])
+
+    @in_phase(EXPANSIONS)
+    def best(self) -> Step:
+        """The ranking of the best expansion, which an oracle chooses."""
+        best = [self.choices.choose(name, one, one.ranks, "best") for name, one in self.expansions.items()]
+        return self.fused("best query", best)
+
+    @in_phase(EXPANSIONS)
+    def all_expansions(self) -> Step:
+        """All expansions' rankings, fused."""
+        assert self.config.all_expansions is not None
+        return self.choices.all_expansions(self.expansions, self.generators, self.config.all_expansions)
+
+    @in_phase(QUERY_RERANKING)
+    def predictions(self, kind: Kind, seed: int) -> dict[str, Prediction]:
+        """The ranks that a query reranker predicts, by generator."""
+        return {name: self.rerankers.predict(name, one, kind, seed) for name, one in self.expansions.items()}
+
+    @in_phase(QUERY_RERANKING)
+    def chosen(self, label: str, kind: Kind, seed: int, number: int | None = None) -> list[Step]:
+        """Each generator's ranking of the expansions with the lowest predicted rank, perhaps among the first so
+        many."""
+        predictions = self.predictions(kind, seed)
+        return [
+            self.choices.choose(name, one, predictions[name].scores, label, number)
+            for name, one in self.expansions.items()
+        ]
 
     def models(self) -> list[Step]:
         """The models trained on this collection, but for the generators."""
@@ -79,35 +145,31 @@ def build(config: Config) -> Outcome:
         other = Ear(_other_config(config.models_from, config.seeds))
         config = config.model_copy(update={name: getattr(other.config, name) for name in MODELS})
     ear = Ear(config, other)
-    collection, split = ear.setting.collection, config.evaluate.split
-    expansions = {name: ear.generators.issue(name, [split]) for name in config.measured()}
-    with in_phase(EXPANSIONS):
-        firsts = [ear.choices.choose(name, one, None, "first") for name, one in expansions.items()]
-        rm3 = ear.setting.rm3()
-        unseeded = _unseeded(ear, expansions, firsts, rm3)
+    collection = ear.setting.collection
+    unseeded = _unseeded(ear)
     to_fuse = _to_fuse(config, unseeded | from_files(collection, config))
     results = Results(collection, config)
     start = start_retrieval(collection, ear.setting.retriever, config)
     for seed in config.seeds:
         add_untrained(results, start, config.retriever, seed=seed, entropy=True)
         with in_phase(EXPANSIONS):
-            for system, ranking in unseeded.items():
-                results.add(system, ranking, seed=seed, oracle=system == "best query")
-        last = Seed(ear, results, expansions, seed).measure(unseeded["first expansion"], firsts, rm3, to_fuse)
+            for name, system in unseeded.items():
+                results.add(name, system, seed=seed, oracle=name == "best query")
+        last = Seed(ear, results, seed).measure(unseeded["first expansion"], to_fuse)
     gathered = results.gather(comparisons(config, _dense_name(config)))
     if other is not None:
         gathered = relabelled(gathered, _labels(other, str(config.models_from)))
     return Outcome(
         results=gathered,
         data=collection.data,
-        systems=results.systems,
+        rows=results.rows,
         retrieval=last.retrieval,
         ranker=None,
-        split=split,
+        split=config.evaluate.split,
         note=_note(config),
         costs=tuple(last.costs),
         examples=(list(last.choices)[-1], "BM25"),
-        pictures=(_study(ear, expansions, last.choices),),
+        pictures=(_study(ear, last.choices),),
     )
 
 
@@ -116,33 +178,33 @@ def _dense_name(config: Config) -> str:
     return "start model" if config.train is None else "retriever"
 
 
-def _unseeded(ear: Ear, expansions: dict[str, Expansions], firsts: list[Step], rm3: Step | None) -> dict[str, Step]:
-    """The rankings of the further systems that are the same for every seed."""
-    concat = [ear.choices.concat(name, one) for name, one in expansions.items()]
-    best = [ear.choices.choose(name, one, one.ranks, "best") for name, one in expansions.items()]
-    rankings = {"RM3": rm3} if rm3 is not None else {}
-    for system, choices in {"first expansion": firsts, "concat": concat, "best query": best}.items():
-        rankings[system] = ear.setting.fused(system, choices, lexical=range(len(choices)))
+def _unseeded(ear: Ear) -> dict[str, System]:
+    """The further systems that are the same for every seed."""
+    systems: dict[str, System] = {}
+    if ear.config.rm3 is not None:
+        systems["RM3"] = ear.setting.collection.with_feedback(ear.config.rm3)
+    systems["first expansion"] = ear.system(lambda there: there.fused("first expansion", there.firsts))
+    systems["concat"], systems["best query"] = ear.system(Ear.concat), ear.system(Ear.best)
     if ear.config.all_expansions is not None:
-        rankings["all expansions"] = ear.choices.all_expansions(expansions, ear.generators, ear.config.all_expansions)
-    return rankings
+        systems["all expansions"] = ear.system(Ear.all_expansions)
+    return systems
 
 
-def _to_fuse(config: Config, rankings: dict[str, Step]) -> dict[str, Step]:
-    """The rankings that `with_dense` names. Those of files that do not have the measured split are left out."""
-    known = rankings.keys() | config.evaluate.other_rankings.keys()
+def _to_fuse(config: Config, systems: Mapping[str, System]) -> dict[str, System]:
+    """The systems that `with_dense` names. Those of files that do not have the measured split are left out."""
+    known = systems.keys() | config.evaluate.other_rankings.keys()
     for name in config.with_dense:
         if name not in known:
             raise ValueError(f"with_dense: {name!r}; accepted: {listing(known)}")
-    return {name: rankings[name] for name in config.with_dense if name in rankings}
+    return {name: systems[name] for name in config.with_dense if name in systems}
 
 
 @dataclass(frozen=True)
 class Measured:
     """What a seed's systems leave for the report."""
 
-    retrieval: Retrieval
-    """What the dense retriever retrieves."""
+    retrieval: Dense
+    """The dense retriever."""
     costs: list[SystemCost]
     choices: dict[str, list[Step]]
     """By system, each generator's ranking of chosen expansions."""
@@ -154,91 +216,82 @@ class Seed:
 
     ear: Ear
     results: Results
-    expansions: dict[str, Expansions]
     seed: int
 
     @in_phase(QUERY_RERANKING)
-    def measure(self, first: Step, firsts: list[Step], rm3: Step | None, to_fuse: dict[str, Step]) -> Measured:
-        """Measure all systems. `first` and `firsts` are the first expansions' ranking, fused and by generator;
-        `to_fuse` are rankings that are fused with the dense retriever's."""
-        ear, config, dense = self.ear, self.ear.config, _dense_name(self.ear.config)
+    def measure(self, first: System, to_fuse: dict[str, System]) -> Measured:
+        """Measure all systems. `first` has the first expansions' rankings; `to_fuse` are systems that are fused with
+        the dense retriever."""
+        ear, config, name = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
         if config.train is not None:
             with in_phase(TRAINING):
-                self.results.add(
-                    dense, retrieval.ranking(config.evaluate.split), retrieval=retrieval, seed=self.seed, entropy=True
-                )
+                self.results.add(name, retrieval, seed=self.seed, entropy=True)
         approximate = ear.dense.approximate(retrieval, self.seed)
         if approximate is not None:
-            self.results.add(f"{dense} ({config.hnsw})", approximate.ranking(config.evaluate.split), seed=self.seed)
-        for system, ranking in {"BM25": ear.setting.bm25, **to_fuse}.items():
-            self._add_with_dense(system, ranking, retrieval)
-        costing = Costs(ear.setting, ear.generators, self.expansions)
-        costs = costing.without_reranker(dense, retrieval, approximate, rm3)
+            self.results.add(f"{name} ({config.hnsw})", approximate, seed=self.seed)
+        for system, value in {"BM25": ear.setting.collection.lexical, **to_fuse}.items():
+            self._add_with_dense(system, value, retrieval)
+        costing = Costs(ear.setting, ear.generators, ear.expansions)
+        costs = costing.without_reranker(name, retrieval, approximate)
         if config.to_dense:
-            self._add_issued("first expansion", ear.setting.label("first", self.seed), firsts, retrieval)
-        choices, rankings, several = {"first expansion": firsts}, {"first expansion": first}, {}
+            label = ear.setting.label("first", self.seed)
+            self._add_issued("first expansion", label, lambda there: there.firsts, retrieval)
+        choices, systems, several = {"first expansion": ear.firsts}, {"first expansion": first}, {}
         for kind in config.kinds():
             system = f"EAR-{kind.upper()}"
-            predictions = {
-                name: ear.rerankers.predict(name, one, kind, self.seed) for name, one in self.expansions.items()
-            }
-            choices[system], rankings[system] = self._add_reranked(system, predictions, retrieval)
+            systems[system] = self._add_reranked(system, kind, retrieval)
+            choices[system] = ear.chosen(ear.setting.label(system, self.seed), kind, self.seed)
             if config.passages is not None and config.passages.top_queries is not None:
-                name = f"{system} top {config.passages.top_queries}"
-                label = ear.setting.label(name, self.seed)
-                several[name] = ear.choices.several(label, config.passages.top_queries, self.expansions, predictions)
-            costs.append(costing.of_reranker(system, kind, predictions))
+                most = config.passages.top_queries
+                several[f"{system} top {most}"] = ear.system(partial(self._several, f"{system} top {most}", most, kind))
+            costs.append(costing.of_reranker(system, kind, ear.predictions(kind, self.seed)))
         if ear.passages is not None:
-            for system, ranking in ear.passages.rerank(rankings | several, self.seed).items():
-                with in_phase(PASSAGE_RERANKING):
-                    self.results.add(
-                        system,
-                        ranking,
-                        ranker=ear.passages.ranker(self.seed).step,
-                        seed=self.seed,
-                        queries=ear.passages.config.rerank.queries,
-                    )
+            with in_phase(PASSAGE_RERANKING):
+                for system, value in ear.passages.rerank(systems | several, self.seed).items():
+                    self.results.add(system, value, seed=self.seed, queries=ear.passages.config.rerank.queries)
         if ear.reader is not None:
-            read = {"BM25": ear.setting.bm25, dense: retrieval.ranking(config.evaluate.split), **rankings}
-            for system, measures in ear.reader.read(read, self.seed).items():
+            read = {"BM25": ear.setting.collection.lexical, name: retrieval, **systems}
+            rankings = {system: value.ranking(config.evaluate.split) for system, value in read.items()}
+            for system, measures in ear.reader.read(rankings, self.seed).items():
                 self.results.add_measures(system, measures, seed=self.seed)
         return Measured(retrieval, costs, choices)
 
-    def _add_reranked(
-        self, system: str, predictions: dict[str, Prediction], retrieval: Retrieval
-    ) -> tuple[list[Step], Step]:
+    def _several(self, name: str, most: int, kind: Kind, there: Ear) -> Step:
+        """The first so many expansions that a query reranker puts first, fused."""
+        label = there.setting.label(name, self.seed)
+        return there.choices.several(label, most, there.expansions, there.predictions(kind, self.seed))
+
+    def _add_reranked(self, system: str, kind: Kind, retrieval: Dense) -> System:
         """Measure a query reranker: alone, with the dense retriever (Table 3.2), issued to it (Table 3.7), and choosing
-        among fewer expansions (Table 3.8). The first of these rankings, by generator and fused."""
+        among fewer expansions (Table 3.8). The first of these."""
         config, label = self.ear.config, self.ear.setting.label(system, self.seed)
-        choices = self._choices(label, predictions)
-        ranking = self.ear.setting.fused(label, choices, lexical=range(len(choices)))
-        self.results.add(system, ranking, seed=self.seed)
-        self._add_with_dense(system, ranking, retrieval)
+        reranked = self._chosen(label, kind)
+        self.results.add(system, reranked, seed=self.seed)
+        self._add_with_dense(system, reranked, retrieval)
         if config.to_dense:
-            self._add_issued(system, label, choices, retrieval)
+            self._add_issued(system, label, lambda there: there.chosen(label, kind, self.seed), retrieval)
         for number in config.fewer_expansions:
             few = f"{system} N={number}"
-            label = self.ear.setting.label(few, self.seed)
-            fewer = self._choices(label, predictions, number)
-            fused = self.ear.setting.fused(label, fewer, lexical=range(len(fewer)))
-            self.results.add(few, fused, seed=self.seed)
-        return choices, ranking
+            self.results.add(few, self._chosen(self.ear.setting.label(few, self.seed), kind, number), seed=self.seed)
+        return reranked
 
-    def _choices(self, label: str, predictions: dict[str, Prediction], number: int | None = None) -> list[Step]:
-        """For each generator the ranking of the expansions of lowest predicted rank."""
-        return [
-            self.ear.choices.choose(name, one, predictions[name].scores, label, number)
-            for name, one in self.expansions.items()
-        ]
+    def _chosen(self, label: str, kind: Kind, number: int | None = None) -> Computed:
+        """The system of the expansions that a query reranker chooses, perhaps among the first so many."""
+        return self.ear.system(lambda there: there.fused(label, there.chosen(label, kind, self.seed, number)))
 
-    def _add_with_dense(self, system: str, ranking: Step, retrieval: Retrieval) -> None:
-        fused = self.ear.dense.fused_with(system, ranking, retrieval, self.seed)
-        self.results.add(f"{system} + dense", fused, seed=self.seed)
+    def _add_with_dense(self, name: str, system: System, retrieval: Dense) -> None:
+        self.results.add(
+            f"{name} + dense", self.ear.dense.fused_with(name, system, retrieval, self.seed), seed=self.seed
+        )
 
-    def _add_issued(self, system: str, label: str, choices: list[Step], retrieval: Retrieval) -> None:
-        ranking = self.ear.dense.issue(label, self.expansions, choices, retrieval)
-        self.results.add(f"{system} issued to dense", ranking, seed=self.seed)
+    def _add_issued(self, system: str, label: str, choices: Callable[[Ear], list[Step]], retrieval: Dense) -> None:
+        """Measure the dense retriever on the chosen expansions."""
+
+        def issued(there: Ear) -> Step:
+            return there.dense.issue(label, there.expansions, choices(there), retrieval)
+
+        self.results.add(f"{system} issued to dense", self.ear.system(issued, lexical=False), seed=self.seed)
 
 
 def _other_config(path: str, seeds: list[int]) -> Config:
@@ -266,7 +319,7 @@ def _note(config: Config) -> str:
 
 
 @in_phase(EVALUATION)
-def _study(ear: Ear, expansions: dict[str, Expansions], chosen: dict[str, list[Step]]) -> Step:
+def _study(ear: Ear, chosen: dict[str, list[Step]]) -> Step:
     """Lengths and examples of the chosen expansions (Tables 3.9 and 3.10), of the last seed."""
     collection, split = ear.setting.collection, ear.setting.split
     by_answer = ear.config.relevant_by == "answers"
@@ -278,8 +331,9 @@ def _study(ear: Ear, expansions: dict[str, Expansions], chosen: dict[str, list[S
         split=split,
         lexical=bm25,
         by_answer=by_answer,
-        ranks={name: one.ranks for name, one in expansions.items()},
+        ranks={name: one.ranks for name, one in ear.expansions.items()},
         choices={
-            name: {system: rankings[at] for system, rankings in chosen.items()} for at, name in enumerate(expansions)
+            name: {system: rankings[at] for system, rankings in chosen.items()}
+            for at, name in enumerate(ear.expansions)
         },
     )

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.workflows.recipes.ear.config import Config
-from sparring.workflows.stages.collection import Collection, Model
+from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import seeded
 from sparring.workflows.stages.training import splits_for
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_search
 from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.model import Model
 
 EXPANSIONS, QUERY_RERANKING, PASSAGE_RERANKING = "expansions", "query reranking", "passage reranking"
 READING = "reading"
@@ -26,16 +27,13 @@ class Setting:
     retriever: Model
     """The start retriever."""
     learning: tuple[str, ...]
-    """The splits that models are trained and validated on; none where no model is trained here."""
-
-    @property
-    def split(self) -> str:
-        """The split that is measured."""
-        return self.config.evaluate.split
+    """The splits that models are trained and validated on. None are if no model is trained here."""
+    split: str
+    """The split whose queries are ranked."""
 
     @property
     def bm25(self) -> Step:
-        """BM25's ranking of the measured queries."""
+        """BM25's ranking of the split's queries."""
         return self.collection.bm25(self.split)
 
     def bm25_for(self, *splits: str) -> Step:
@@ -63,14 +61,10 @@ class Setting:
             config=self.config.bm25.search,
         )
 
-    def rm3(self) -> Step | None:
-        """The ranking of BM25 with RM3; None where the config asks for none."""
-        return None if self.config.rm3 is None else self.collection.bm25_with_feedback(self.split, self.config.rm3)
-
     def fused(
         self, label: str, rankings: list[Step], config: FusionConfig | None = None, *, lexical: Sequence[int]
     ) -> Step:
-        """Several rankings of the measured queries as one (Appendix B.3); `lexical` are the numbers, from 0, of those
+        """Several rankings of the split's queries as one (Appendix B.3); `lexical` are the numbers, from 0, of those
         by BM25."""
         if len(rankings) == 1:
             return rankings[0]
@@ -91,9 +85,9 @@ class Setting:
         return how if lists == 2 else how.model_copy(update={"weight": 0.5})
 
 
-def setting(config: Config, *, training: bool) -> Setting:
-    """A collection to measure on and, where models are trained on it, to learn from."""
+def setting(config: Config, split: str, *, training: bool) -> Setting:
+    """Read a collection whose `split` is ranked. With `training`, models learn from its other splits."""
     collection = Collection(config)
     retriever = collection.initial_model("start retriever", config.retriever)
     trainings = [*config.reranker_trainings(), config.train]
-    return Setting(config, collection, retriever, tuple(splits_for(*trainings)) if training else ())
+    return Setting(config, collection, retriever, tuple(splits_for(*trainings)) if training else (), split)

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import SystemCost, TimeSpent
+from sparring.workflows.systems.rows import SystemCost
+from sparring.workflows.systems.system import TimeSpent
 
 SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 """The files of an artifact that are searched: Lucene's index, FAISS's, or vectors."""

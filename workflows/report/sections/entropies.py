@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 
-def entropies(systems: Sequence[System], store: Store) -> list[Json]:
+def entropies(systems: Sequence[Row], store: Store) -> list[Json]:
     """The systems whose evaluation measured the entropy, each the mean over its seeds."""
     measured: dict[tuple[str, str, str], list[Json]] = {}
     for one in systems:

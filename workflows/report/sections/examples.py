@@ -11,7 +11,7 @@ from sparring.components.data.tables import QRELS, RANKING, pieces, read, record
 from sparring.components.evaluation.rank_changes import Change, changes, telling
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 FILE = "ranking.parquet"
 TABLES = ("documents.parquet", "queries.parquet", "qrels.parquet")
@@ -19,7 +19,7 @@ EXAMPLES = 4
 """Won queries shown, and lost ones."""
 
 
-def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> Json | None:
+def examples(systems: Sequence[Row], store: Store, pair: tuple[str, str]) -> Json | None:
     """Queries that a system wins and loses against its baseline, of those that both were asked: of the first collection
     that both were measured on, and with the first seed. None where the rankings are not there (any more)."""
     ours, theirs = ([one for one in systems if one.name == name] for name in pair)
@@ -59,7 +59,7 @@ def examples(systems: Sequence[System], store: Store, pair: tuple[str, str]) -> 
     }
 
 
-def _where(one: System) -> tuple[str, str, int]:
+def _where(one: Row) -> tuple[str, str, int]:
     return one.collection, one.split, one.seed
 
 

@@ -19,7 +19,7 @@ from sparring.components.evaluation.measures import PER_QUERY_FILE, by_measure
 from sparring.components.evaluation.rank_changes import first_relevant, relevant_of
 from sparring.workflows.report.finished import Json
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -44,7 +44,7 @@ class Listed(NamedTuple):
     """A system to choose from: what the page calls it, and where its artifacts are."""
 
     name: str
-    system: System
+    system: Row
     store: Store
 
 

@@ -10,10 +10,10 @@ from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing
 from sparring.workflows.steps.sentences import SIMILARITY
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 
-def similarities(systems: Sequence[System], store: Store) -> list[Json]:
+def similarities(systems: Sequence[Row], store: Store) -> list[Json]:
     """For each set of rated pairs: the numbers of each system's vectors, the mean over its seeds, and the distribution
     of the last seed's cosines by rating."""
     return [
@@ -28,7 +28,7 @@ def similarities(systems: Sequence[System], store: Store) -> list[Json]:
     ]
 
 
-def by_system(systems: Sequence[System], store: Store) -> dict[tuple[str, str], dict[str, list[Json]]]:
+def by_system(systems: Sequence[Row], store: Store) -> dict[tuple[str, str], dict[str, list[Json]]]:
     """For each set and its split, by system what was found of its vectors, one a seed."""
     measured = [one for one in systems if SIMILARITY in one.metrics.description.shows and store.is_done(one.metrics)]
     store.fetch([one.metrics for one in measured], SIMILARITY)

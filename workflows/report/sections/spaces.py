@@ -9,10 +9,10 @@ from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing
 from sparring.workflows.steps.analyse import ANALYSIS
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.results import System
+from sparring.workflows.systems.rows import Row
 
 
-def spaces(systems: Sequence[System], store: Store) -> list[Json]:
+def spaces(systems: Sequence[Row], store: Store) -> list[Json]:
     """For each collection and split: the numbers of each system's space, the mean over its seeds, and pictures of the
     last seed's."""
     looked_at = [(one, one.analysis) for one in systems if one.analysis is not None and store.is_done(one.analysis)]

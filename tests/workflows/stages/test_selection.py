@@ -68,7 +68,7 @@ def test_what_no_training_made_is_untrained(config: str) -> None:
 
 
 def test_an_oracle_is_measured_and_never_selected() -> None:
-    names = {system.name for system in read("ear/docstrings.yaml").outcome.systems}
+    names = {system.name for system in read("ear/docstrings.yaml").outcome.rows}
     found = candidates("ear/docstrings.yaml")
     assert names - found.keys() == {"best query"}
     assert not found["first expansion"]
@@ -97,13 +97,13 @@ def test_without_a_split_or_a_measure_nothing_is_selected(sets: list[str], why: 
     outcome = read("demo.yaml", *UNDECIDED, *sets).outcome
     assert outcome.results.inputs["selection"] == f"{why}, so weights of fusions are the defaults too"
     assert not [node for node in graph([outcome.results]) if node.function.__name__ in ("fit_fusion", "select")]
-    assert {system.name for system in outcome.systems} > {"BM25 + start model, reciprocal"}
+    assert {system.name for system in outcome.rows} > {"BM25 + start model, reciprocal"}
 
 
 def test_nothing_is_selected_on_the_measured_split() -> None:
     outcome = read("demo.yaml", "evaluate.split=dev").outcome
     assert outcome.results.inputs["selection"] == "evaluate.select is the measured split"
-    fused = {one.name: one.ranking for one in outcome.systems if one.name.startswith("BM25 + ")}
+    fused = {one.name: one.ranking for one in outcome.rows if one.name.startswith("BM25 + ")}
     assert {ranking.function.__name__ for ranking in fused.values() if ranking is not None} == {"fit_fusion"}
     assert not [node for node in graph([outcome.results]) if node.function.__name__ == "select"]
 

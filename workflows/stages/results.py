@@ -1,0 +1,134 @@
+"""Collects the rows that a recipe measures on one collection."""
+
+from dataclasses import dataclass, field, replace
+
+from sparring.components.evaluation.measures import needs_answers
+from sparring.components.sources.base import Source
+from sparring.workflows.stages.collection import Collection
+from sparring.workflows.stages.config import CollectionConfig, seeded
+from sparring.workflows.stages.retrieval import refresh
+from sparring.workflows.steps.analyse import analyse
+from sparring.workflows.steps.evaluate import evaluate
+from sparring.workflows.steps.ingest import ingest
+from sparring.workflows.store.dag import Step, in_phase, step
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.phases import COLLECTION
+from sparring.workflows.systems.rows import Row, gathered, name_of, system_names
+from sparring.workflows.systems.system import System
+
+
+@dataclass
+class Results:
+    """What was measured on one collection: one entry a system and seed."""
+
+    collection: Collection
+    config: CollectionConfig
+    rows: list[Row] = field(default_factory=list)
+    name: str | None = None
+    """What the collection is called in tables; None for what its source is called."""
+
+    def add(
+        self,
+        name: str,
+        system: System,
+        *,
+        seed: int,
+        round: int | None = None,
+        entropy: bool = False,
+        queries: int | None = None,
+        oracle: bool = False,
+    ) -> None:
+        """Measure a system's ranking, perhaps on a sample of the queries, and what its vectors are like.
+
+        An oracle is measured and never selected. A system without training has the same numbers for every seed.
+        """
+        asked, collection = self.config.evaluate, self.collection
+        ranking = system.ranking(asked.split)
+        # A ranking that every seed shares is measured once.
+        whose = seeded(name, seed, self.config) if f"(seed {seed})" in ranking.label else name
+        judged = [measure for measure in asked.measures if not needs_answers(measure)]
+        by_answer = len(judged) < len(asked.measures)
+        metrics = step(
+            f"{whose} measures",
+            evaluate,
+            data=collection.data,
+            ranking=collection.answering(ranking, [asked.split]) if by_answer else ranking,
+            split=asked.split,
+            measures=asked.measures,
+            entropy=asked.entropy if entropy else None,
+            queries=queries,
+        )
+        analysis = None
+        if self.config.analyse is not None and isinstance(system, Dense) and not system.is_variant:
+            analysis = step(
+                f"{whose} analysis",
+                analyse,
+                data=collection.data,
+                tokens=collection.tokens,
+                vectors=system.vectors,
+                queries=system.queries(asked.split),
+                ranking=ranking,
+                split=asked.split,
+                config=self.config.analyse,
+            )
+        measured = Row(
+            name,
+            round,
+            self._collection,
+            asked.split,
+            seed,
+            metrics,
+            collection.data,
+            ranking,
+            system,
+            answers=self.config.answers if by_answer else None,
+            analysis=analysis,
+            queries=queries,
+            oracle=oracle,
+        )
+        self.rows.append(measured)
+        for other, source in asked.other_qrels.items():
+            with in_phase(COLLECTION):
+                data = step(f"data ({other})", ingest, source=self._in_form(source))
+            metrics = step(
+                f"{whose} measures ({other})",
+                evaluate,
+                data=data,
+                ranking=ranking,
+                split=asked.split,
+                measures=judged,
+                queries=queries,
+            )
+            self.rows.append(
+                replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
+            )
+
+    def _in_form(self, source: Source) -> Source:
+        """Other judgements, whose ids are read as the collection's are: rankings have those."""
+        ids = self.config.data.ids
+        return source if ids is None else source.model_copy(update={"ids": ids})
+
+    def refresh(
+        self, name: str, retriever: Model, *, seed: int, round: int | None = None, entropy: bool = False
+    ) -> Dense:
+        """Encode the collection with a retriever, and measure what it retrieves."""
+        retrieval = refresh(seeded(name, seed, self.config), self.collection, retriever, self.config)
+        self.add(name, retrieval, seed=seed, round=round, entropy=entropy)
+        return retrieval
+
+    def add_measures(self, name: str, measures: Step, *, seed: int, encoder: Dense | None = None) -> None:
+        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers, or vectors."""
+        split, data = self.config.evaluate.split, self.collection.data
+        self.rows.append(Row(name, None, self._collection, split, seed, measures, data, encoder=encoder))
+
+    def gather(self, comparisons: list[tuple[str, str]]) -> Step:
+        """The step that gathers all measures, and makes the comparisons asked for, and those with rankings of files:
+        of the leading system, and of the one to deploy."""
+        given = self.config.evaluate.other_rankings.keys() & system_names(self.rows)
+        beside = [(None, name) for name in sorted(given)] if comparisons else []
+        return gathered(self.rows, [*comparisons, *beside])
+
+    @property
+    def _collection(self) -> str:
+        return self.name or name_of(self.config.data)

@@ -1,0 +1,78 @@
+"""Selects which comparison leads: the best trained system against the best untrained one, both on another split."""
+
+from dataclasses import replace
+
+from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.steps.select import select
+from sparring.workflows.steps.train import train
+from sparring.workflows.store.dag import Step, graph, in_phase, relabelled, step
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.rows import Outcome
+
+
+def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
+    """Add the selection on `evaluate.select` to a recipe's results, and what a reader must know of the splits.
+
+    All systems rank the split that they are selected on as they rank the measured one. What both need, such as the
+    trainings, is done once.
+    """
+    evaluate = config.evaluate
+    if "train" in (evaluate.split, evaluate.select) and any(row.learns_from("train") for row in outcome.rows):
+        if evaluate.select == "train":
+            raise ValueError(
+                "evaluate.select: 'train' is what is learnt from; accepted: another split, such as one that "
+                "`data.hold_out` makes"
+            )
+        note = f"{outcome.note} The measured queries, of `train`, are those that it learnt from."
+        outcome = replace(outcome, note=note)
+    looks = [node.inputs for node in graph([outcome.results]) if node.function is train and node.inputs["dev"]]
+    chose = [look["config"].validate_on_dev.split for look in looks if look["dev"].inputs.get("data") is outcome.data]
+    if evaluate.split in chose:
+        note = f"{outcome.note} The measured queries, of `{evaluate.split}`, chose among the weights of trainings too."
+        outcome = replace(outcome, note=note.strip())
+    if outcome.unmeasured:
+        return outcome
+    if evaluate.select == evaluate.split:
+        return _led(outcome, "evaluate.select is the measured split")
+    if evaluate.select is None:
+        return _led(outcome, "evaluate.select names no split, so weights of fusions are the defaults too")
+    if evaluate.select_by is None:
+        why = "no measure of evaluate.measures is by judgements"
+        return _led(outcome, f"{why}, so weights of fusions are the defaults too")
+    return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by))
+
+
+@in_phase(EVALUATION)
+def _selection(outcome: Outcome, split: str, measure: str) -> Step:
+    """The step that selects, by the systems' rankings of a split."""
+    systems = [
+        {
+            "system": row.name,
+            "seed": row.seed,
+            "trained": row.trained,
+            "ranking": row.system.ranking(split),
+            "queries": row.queries,
+            **({"cost": outcome.levels[row.name]} if row.name in outcome.levels else {}),
+        }
+        for row in outcome.rows
+        if row.system is not None
+        and row.system.covers(split)
+        and not row.oracle
+        and row.data.fingerprint == outcome.data.fingerprint
+    ]
+    selection = step("selection", select, data=outcome.data, split=split, measure=measure, systems=systems)
+    measured = {node.fingerprint: node.label for node in graph([outcome.results])}
+    taken = set(measured.values())
+    own = [node for node in graph([selection]) if node.fingerprint not in measured]
+    return relabelled(
+        selection,
+        {node.fingerprint: f"{node.label} ({split})" for node in own if node.label in taken},
+        {node.fingerprint: EVALUATION for node in own},
+    )
+
+
+@in_phase(EVALUATION)
+def _led(outcome: Outcome, selection: Step | str) -> Outcome:
+    """Give the results what was selected, or why nothing was."""
+    made = outcome.results
+    return replace(outcome, results=step(made.label, made.function, **{**made.inputs, "selection": selection}))

@@ -1,0 +1,224 @@
+"""A retriever as a system: its documents' vectors, an index over them, and its rankings."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparring.components.config import UserError
+from sparring.components.data.tokenizers import MODEL_CONFIG, lengths_of
+from sparring.components.data.vectors import document_shards
+from sparring.components.files import read_json
+from sparring.components.models import model_folder
+from sparring.components.retrieval import quantised
+from sparring.components.retrieval.quantised import Kind
+from sparring.components.systems.config import Dense as Stage
+from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.steps.encode import EncodeConfig, encode_queries
+from sparring.workflows.steps.quantise import rescore, smaller_vectors
+from sparring.workflows.steps.search import INDEX, SearchConfig, candidates, faiss_index, search
+from sparring.workflows.store.dag import Step, step
+from sparring.workflows.systems.model import Model
+from sparring.workflows.systems.system import Cost, Names, System, TimeSpent, path_for
+
+if TYPE_CHECKING:
+    from sparring.workflows.store.store import Store
+    from sparring.workflows.systems.library import Library, Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(System):
+    """A retriever with the documents' vectors, an index over them where one is asked for, and its rankings.
+
+    Each split's queries are encoded and ranked by steps of their own, so that what depends on one split's ranking, such
+    as a training, does not depend on which others are ranked. Only rankings that something takes are made.
+    """
+
+    label: str
+    """How the labels of its steps begin."""
+    data: Step
+    """The collection."""
+    model: Model
+    vectors: Step
+    """The documents'."""
+    index: Step | None
+    k: int
+    """Documents retrieved for a query."""
+    encode: EncodeConfig
+    search: SearchConfig
+    is_variant: bool = False
+    """Whether another row has the same vectors searched as the run searches: this one is not the run's retriever."""
+    size: str = ""
+    """What its rankings are called beside those of the same vectors that are searched in another way."""
+
+    stage = "dense"
+    expense = 2
+
+    @property
+    def searched_vectors(self) -> Step:
+        """The vectors that are searched: the encoded ones, or quantised ones that are made of them."""
+        return self._smaller(self.search.vectors)
+
+    @property
+    def rescored_by(self) -> Step | None:
+        """The vectors that candidates are ordered by, where they are."""
+        if self.search.rescore is None:
+            return None
+        return self.vectors if self.search.rescore_by == "encoded" else self._smaller(self.search.rescore_by)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.label}, {self.size}" if self.size else self.label
+
+    def _smaller(self, kind: Kind) -> Step:
+        dimensions = self.search.dimensions
+        if kind == "encoded" and dimensions is None:
+            return self.vectors
+        size = "" if dimensions is None else f" of {dimensions} dimensions"
+        return step(
+            f"{self.label} {'' if kind == 'encoded' else f'{kind} '}vectors{size}",
+            smaller_vectors,
+            vectors=self.vectors,
+            retriever=self.model.step,
+            dimensions=dimensions,
+            kind=kind,
+        )
+
+    def searching(self, search: SearchConfig, size: str = "", *, variant: bool = False) -> "Dense":
+        """The same encoded vectors searched in another way; nothing is encoded anew."""
+        own, dimensions = replace(self, search=search, index=None, size=size, is_variant=variant), self.model.dimensions
+        if dimensions is not None and (wrong := search.unfit(dimensions)):
+            raise ValueError(f"search: {wrong}")
+        if search.index is None:
+            return own
+        index = step(
+            f"{own._name} index",
+            faiss_index,
+            vectors=own.searched_vectors,
+            factory=search.index,
+            ef_construction=search.ef_construction,
+        )
+        return replace(own, index=index)
+
+    @property
+    def kept(self) -> list[Step]:
+        """The vectors or the index that are searched, and the vectors that candidates are ordered by, which a finished
+        run keeps. Of vectors behind an index only their description is read, which is never dropped."""
+        vectors = self.searched_vectors
+        found = [vectors] if self.index is None or vectors is not self.vectors else []
+        return [node for node in (*found, self.index, self.rescored_by) if node is not None]
+
+    @property
+    def retriever(self) -> Step:
+        """The step that wrote the retriever."""
+        return self.model.step
+
+    def queries(self, split: str) -> Step:
+        """The vectors of a split's queries."""
+        return step(
+            f"{self.label} queries ({split})",
+            encode_queries,
+            data=self.data,
+            tokens=self.model.tokens,
+            retriever=self.model.step,
+            split=split,
+            config=self.encode,
+        )
+
+    def found(self, split: str) -> Step:
+        """What the search finds for a split's queries: the ranking, or candidates for it."""
+        inputs: dict[str, Any] = {
+            "data": self.data,
+            "vectors": self.searched_vectors,
+            "queries": self.queries(split),
+            "index": self.index,
+            "k": self.k,
+            "config": self.search.of_candidates(),
+        }
+        if self.search.rescore is None:
+            return step(f"{self._name} ranking ({split})", search, **inputs)
+        return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
+
+    def ranking(self, split: str) -> Step:
+        """The ranking of a split's queries."""
+        found = self.found(split)
+        if self.rescored_by is None:
+            return found
+        return step(
+            f"{self._name} ranking ({split})",
+            rescore,
+            data=self.data,
+            vectors=self.rescored_by,
+            queries=self.queries(split),
+            ranking=found,
+            k=self.k,
+        )
+
+    def cost(self, split: str) -> Cost:
+        """The vectors or the index, the query's vector, and the search."""
+        searches = list({node.fingerprint: node for node in (self.found(split), self.ranking(split))}.values())
+        return Cost(
+            index=(self.index or self.searched_vectors,),
+            retrieve=tuple(map(TimeSpent, [self.queries(split), *searches])),
+            models=(self.retriever,),
+        )
+
+    @property
+    def models(self) -> list[Step]:
+        """The retriever."""
+        return [self.retriever]
+
+    @property
+    def searched(self) -> list[Step]:
+        """The index or the vectors that are searched, and the vectors that candidates are ordered by."""
+        return [node for node in (self.index or self.searched_vectors, self.rescored_by) if node is not None]
+
+    def check_folder(self) -> None:
+        """Raise UserError unless a FAISS index finds the same documents."""
+        label = self.ranking("queries").label.removesuffix(" (queries)")
+        if self.rescored_by is not None:
+            raise UserError(f"{label!r} orders what is found by other vectors; accepted: one kind of vectors")
+        if self.search.vectors == "binary":
+            raise UserError(
+                f"{label!r} finds documents by the Hamming distance of bits; accepted: whole vectors, int8, or an index"
+            )
+
+    def fetch(self, store: "Store") -> None:
+        """Fetch how the vectors behind an index were cut: queries are cut like them."""
+        store.fetch([self.searched_vectors], quantised.FILE)
+
+    def describe(self, name: str, store: "Store", names: Names) -> Stage:
+        """Describe the retriever and its index."""
+        model = store.path(self.retriever) / "model"
+        about = read_json(model / MODEL_CONFIG)
+        dimensions = self.search.dimensions or about.get("truncate")
+        return Stage(
+            retriever=path_for("retriever", name),
+            index=path_for("index", name, ".faiss"),
+            k=self.k,
+            query_tokens=lengths_of(model)["query_tokens"],
+            precision=self.encode.precision,
+            vectors=self.encode.vectors,
+            dimensions=dimensions,
+            normalize=dimensions is not None and about["similarity"] == "cosine",
+        )
+
+    def open(self, name: str, plan: "Plan", library: "Library") -> Any:
+        """Open the retriever, and its vectors or its index."""
+        return library.retriever(self, name, plan)
+
+    def write(self, stage: Stage, folder: Path, store: "Store") -> None:
+        """Copy the retriever, and the index with the numbers that it was searched with, or an index of all vectors."""
+        from sparring.components.retrieval import index
+
+        model_folder.copy(store.path(self.retriever) / "model", folder / stage.retriever)
+        to = folder / stage.index
+        if self.index is not None:
+            file, search = store.path(self.index) / INDEX, self.search
+            index.write(index.read(file, probes=search.probes, ef=search.ef, threads=cores(), gpu=False), to)
+            return
+        path = store.path(self.searched_vectors)
+        how = quantised.read(path)
+        if how is not None and how.vectors == "int8":
+            index.write(index.of_int8(how.scale or [], document_shards(path)), to)
+        else:
+            index.write(index.build("Flat", document_shards(path), threads=cores()), to)

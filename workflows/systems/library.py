@@ -1,0 +1,180 @@
+"""A run's systems with their models and indexes open, each once however many systems use it. The command `search` opens
+one, the service all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sparring.components.config import Config, UserError
+from sparring.components.data.vectors import DocumentVectors, document_shards
+from sparring.components.retrieval import quantised, topk
+from sparring.components.systems.config import Dense, Lexical, Ranker, SystemConfig
+from sparring.components.systems.documents import Documents, InMemory, InTable
+from sparring.components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
+from sparring.components.systems.system import System
+from sparring.workflows.steps import lucene
+from sparring.workflows.steps.search import INDEX
+from sparring.workflows.store.dag import Step
+from sparring.workflows.store.store import Store
+from sparring.workflows.systems import deployable
+from sparring.workflows.systems.dense import Dense as Retrieval
+from sparring.workflows.systems.deployable import Deployment
+from sparring.workflows.systems.rows import Outcome, Row
+
+Thing = TypeVar("Thing")
+
+
+class Plan(NamedTuple):
+    """A system of a run that was fetched, and its description."""
+
+    config: SystemConfig
+    deployment: Deployment
+
+
+class Library:
+    """The models and indexes of a run that are open."""
+
+    def __init__(
+        self, store: Store, *, threads: int, models: Callable[[], Mapping[str, Any]], resident: bool = False
+    ) -> None:
+        """`models` returns further options of `Inference`. With `resident` the documents' texts are held in memory, for
+        many queries."""
+        self._store, self._resident, self._threads = store, resident, threads
+        self._options = cache(lambda: {"threads": threads, **models()})
+        self._open: dict[tuple[Any, ...], Any] = {}
+
+    def system(self, plan: Plan) -> System:
+        """Open a system."""
+        config, stages = plan.config, plan.deployment.stages
+        opened: dict[type[Config], dict[str, Any]] = {Lexical: {}, Dense: {}, Ranker: {}}
+        for kind, parts in opened.items():  # BM25 first, since Java starts while Python imports torch
+            for name, _ in config.of_kind(kind):
+                parts[name] = stages[name].open(name, plan, self)
+        lexical, dense, rankers = opened.values()
+        documents = self.documents(plan.deployment.data)
+        return System(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
+
+    def documents(self, data: Step) -> Documents:
+        """A collection's documents."""
+        path = self._store.path(data) / "documents.parquet"
+        return self._once(lambda: InMemory.of_table(path) if self._resident else InTable(path), data)
+
+    def bm25(self, index: Step, stage: Lexical) -> BM25:
+        """Open a Lucene index."""
+        path, numbers = self._store.path(index) / lucene.INDEX, stage.model_dump_json(exclude={"k"})
+        return self._once(lambda: BM25(path, stage, threads=self._threads), index, numbers)
+
+    def ranker(self, model: Step, stage: Ranker) -> PairScorer:
+        """Open a ranker."""
+        folder, precision = self._store.path(model) / "model", stage.precision
+        return self._once(
+            lambda: PairScorer(folder, precision=precision, merge=False, **self._options()), model, precision
+        )
+
+    def retriever(self, dense: Retrieval, name: str, plan: Plan) -> Retriever:
+        """Open a retriever, and its vectors or its index."""
+        stage = plan.config.stages[name]
+        assert isinstance(stage, Dense)
+        rounding = {"precision": stage.precision, "vectors": stage.vectors}
+        folder = self._store.path(dense.retriever) / "model"
+        # Adapters over the same model: it is held once for all.
+        merge = not self._resident and not any(plan.config.of_kind(Ranker))
+        encoder = self._once(
+            lambda: Encoder(folder, **rounding, merge=merge, **self._options()), dense.retriever, *rounding.values()
+        )
+        nearest, vectors = self._index(dense, rows=plan.config.reads_vectors(name))
+        if (by := dense.rescored_by) is not None:
+            nearest = self._rescored(nearest, dense, by)
+        return Retriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
+
+    def _index(self, dense: Retrieval, *, rows: bool) -> tuple[Nearest, Vectors | None]:
+        """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
+        cuda, threads = self._options()["cuda"], self._threads
+        path = self._store.path(dense.searched_vectors)
+        how = quantised.read(path)
+        if dense.index is None:
+            shards, device = document_shards(path), "cuda" if cuda else "cpu"
+            return (
+                lambda queries, order, k: quantised.top_k(
+                    queries, shards, how, order, k, device=device, threads=threads
+                ),
+                _reader(path) if rows else None,
+            )
+        from sparring.components.retrieval import index
+
+        config, gpu, file = dense.search.of_candidates(), cuda and not rows, self._store.path(dense.index) / INDEX
+        opened = self._once(
+            lambda: index.read(file, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu),
+            dense.index,
+            config.model_dump_json(),
+            gpu,
+        )
+        return (
+            lambda queries, order, k: index.search(opened, queries if how is None else how.queries(queries), order, k),
+            index.reader(opened) if rows else None,
+        )
+
+    def _rescored(self, found: Nearest, dense: Retrieval, by: Step) -> Nearest:
+        """The search of the step `rescore`, by other vectors, over what is found."""
+        place, times = self._store.path(by), dense.search.rescore or 1
+        documents, how = DocumentVectors(place), quantised.read(place)
+
+        def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
+            candidates = found(queries, order, min(len(order), times * max(k, dense.k)))
+            return quantised.rescored(queries, candidates, order, documents, how, k)
+
+        return nearest
+
+    def _once(self, make: Callable[[], Thing], step: Step, *more: Any) -> Thing:
+        """What is made of a step's files, from the second time on as it is."""
+        key = (step.fingerprint, *more)
+        if key not in self._open:
+            self._open[key] = make()
+        thing: Thing = self._open[key]
+        return thing
+
+
+def _reader(folder: Path) -> Vectors:
+    """What reads the vectors of some rows, in any order."""
+    vectors = DocumentVectors(folder)
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        ascending, places = np.unique(rows, return_inverse=True)
+        return np.asarray(vectors[ascending], np.float32)[places]
+
+    return read
+
+
+def fetched(deployment: Deployment, store: Store) -> Plan:
+    """Fetch a system, and describe it. UserError if something was not made or was dropped."""
+    deployment.fetch(store)
+    return Plan(deployment.describe(store), deployment)
+
+
+def measured(row: Row, store: Store) -> Plan:
+    """Fetch a system as the run measured it. UserError if it has a stage that cannot answer new queries too."""
+    return fetched(Deployment.of_row(row), store)
+
+
+def last(outcome: Outcome, store: Store) -> Plan:
+    """Fetch a run's last retriever. It need not have been measured."""
+    return fetched(Deployment.of(deployable.LAST, outcome.retrieval, outcome.data), store)
+
+
+def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, str]]:
+    """All systems of a run that can answer, by name, and why others cannot. UserError where none can."""
+    plans: dict[str, Plan] = {}
+    reasons: dict[str, str] = {}
+    for name, one in outcome.ranked.items():
+        try:
+            plans[name] = measured(one, store)
+        except UserError as error:
+            reasons[name] = str(error).rpartition("cannot be deployed: ")[2]
+    if not plans:
+        plans[deployable.LAST] = last(outcome, store)
+    return plans, reasons

@@ -1,0 +1,237 @@
+"""The rows that a recipe measures, and what a recipe returns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparring.components.config import listing
+from sparring.components.evaluation.averages import Parts
+from sparring.components.models import card
+from sparring.workflows.steps.answers import AnswerConfig
+from sparring.workflows.steps.evaluate import averages, results
+from sparring.workflows.store.dag import Step, graph, in_phase, step
+from sparring.workflows.systems.dense import Dense
+from sparring.workflows.systems.phases import EVALUATION
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.system import EXPENSES, Computed, Cost, System
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system as it was measured: on one collection, with one seed."""
+
+    name: str
+    """Its name in tables."""
+    round: int | None
+    """Its place on the charts by rounds. If None, it takes no part in the rounds."""
+    collection: str
+    """The collection's name in tables."""
+    split: str
+    seed: int
+    metrics: Step
+    """The step that measured it."""
+    data: Step
+    """The collection's tables."""
+    ranking: Step | None = None
+    """The ranking that was measured. None if something else was."""
+    system: System | None = None
+    """How it answers queries. None if something else than a ranking was measured, such as a reader's answers."""
+    encoder: Dense | None = None
+    """The retriever whose vectors were measured, if no ranking was."""
+    answers: AnswerConfig | None = None
+    """How answers were looked for, if a measure asks for them."""
+    analysis: Step | None = None
+    """The step that looked at the space of its vectors."""
+    queries: int | None = None
+    """Size of the sample of judged queries that was measured. None for all of them."""
+    oracle: bool = False
+    """Whether it knows the judgements, so that nobody has it."""
+
+    @property
+    def retriever(self) -> Dense | None:
+        """The retriever that made the ranking, alone or below a ranker, or whose vectors were measured. None for
+        quantised vectors, and if several retrievers made it."""
+        system = self.system.over if isinstance(self.system, Reranked) else self.system or self.encoder
+        return system if isinstance(system, Dense) and not system.is_variant else None
+
+    @property
+    def ranker(self) -> Step | None:
+        """The ranker that put the ranking in order."""
+        return self.system.ranker.step if isinstance(self.system, Reranked) else None
+
+    @property
+    def _made(self) -> list[Step]:
+        return graph([self.ranking or self.metrics])
+
+    @property
+    def trained(self) -> bool:
+        """Whether a training made any part of it."""
+        return any(node.description.models == "training" for node in self._made)
+
+    def learns_from(self, split: str) -> bool:
+        """Whether a training of any part of it saw a split's queries."""
+        trainings = [node for node in self._made if node.description.models == "training"]
+        return any(node.inputs.get("split") == split for node in graph(trainings))
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps that measured it."""
+        return [self.metrics] if self.analysis is None else [self.metrics, self.analysis]
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what the step `results` takes of it."""
+        entry = {
+            "system": self.name,
+            "round": self.round,
+            "collection": self.collection,
+            "split": self.split,
+            "seed": self.seed,
+            "metrics": self.metrics,
+            "answers": self.answers,
+        }
+        return entry if self.analysis is None else {**entry, "analysis": self.analysis}
+
+
+@in_phase(EVALUATION)
+def gathered(
+    systems: Sequence[Row], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
+) -> Step:
+    """Measures, and comparisons of a system with its baseline, as `metrics.json` has them. None is the leading system,
+    and the one to deploy.
+
+    With `parts` each system's averages over the collections too, as if that were one more collection
+    (`Outcome.parts`). ValueError where two systems have one name, or a comparison names none.
+    """
+    of = [(system.name, system.collection, system.split, system.seed) for system in systems]
+    for name, collection, split, seed in of:
+        if of.count((name, collection, split, seed)) > 1:
+            raise ValueError(
+                f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
+                "such as a key of evaluate.other_qrels or evaluate.other_rankings"
+            )
+    names = system_names(systems)
+    for compared in (one for pair in comparisons for one in pair):
+        if compared is not None and compared not in names:
+            raise ValueError(f"a comparison names {compared!r}; the systems are {listing(names)}")
+    averaged: dict[str, Any] = {} if parts is None else {"parts": dict(parts)}
+    return step(
+        "results",
+        results if parts is None else averages,
+        systems=[system.inputs() for system in systems],
+        comparisons=[{"system": system, "baseline": baseline} for system, baseline in comparisons],
+        seed=0,
+        rounds=10_000,
+        **averaged,
+    )
+
+
+def system_names(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the systems, each once."""
+    return list(dict.fromkeys(row.name for row in rows))
+
+
+def name_of(source: Any) -> str:
+    """A collection's name for tables: the last part of its path or id that names no split, or its format."""
+    for key in ("path", "id", "name"):
+        if isinstance(getattr(source, key, None), str):
+            parts = [part for part in str(getattr(source, key)).split("/") if part and "{" not in part]
+            if parts:
+                return parts[-1]
+    return str(source.format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemCost(Cost):
+    """The cost of a named system."""
+
+    system: str
+    measured: str | None = None
+    """Its name among the measures. If None, the same name."""
+
+
+def cost_of(row: Row) -> SystemCost:
+    """Return what a row's system needs for the collection and for a query."""
+    assert row.system is not None
+    return SystemCost(system=row.name, **vars(row.system.cost(row.split)))
+
+
+def levels(rows: Iterable[Row]) -> dict[str, int]:
+    """Rank systems by how expensive they are, by name: those without training first, then by their kind. Systems whose
+    rankings were imported have no place."""
+    return {row.name: row.trained * EXPENSES + row.system.expense for row in rows if row.system and not is_imported(row)}
+
+
+def is_imported(row: Row) -> bool:
+    """Tell whether a row's rankings come from a file."""
+    return isinstance(row.system, Computed) and row.system.is_imported
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A recipe's graph: the step that everything leads to, and what the commands show, search and export."""
+
+    results: Step
+    data: Step
+    rows: Sequence[Row]
+    """The systems that were measured."""
+    retrieval: Dense
+    """The last retriever."""
+    ranker: Step | None
+    """The last ranker."""
+    split: str
+    """The split that was measured."""
+    note: str
+    """What a reader of the results must know about the start model."""
+    examples: tuple[str, str] | None = None
+    """The system and the baseline whose won and lost queries the report shows."""
+    pictures: tuple[Step, ...] = ()
+    """Further steps that the report shows, such as charts: nothing that was measured stands on them."""
+    costs: tuple[SystemCost, ...] = ()
+    """Systems whose cost the report sets side by side."""
+    parts: Parts | None = None
+    """Where results have averages over the collections: by collection, the whole that it is a part of, or None for one
+    that does not count. None for no averages."""
+    levels: Mapping[str, int] = field(default_factory=dict)
+    """Where one of the systems is chosen to be deployed: how dear each is, by its name."""
+    unmeasured: str = ""
+    """Where there is nothing to measure by: what was made, and why nobody knows how good it is."""
+    of_several: str = ""
+    """Where the experiment has several last retrievers, and `retrieval` is of the first: how many, `one a fold`."""
+
+    def last_retriever(self, path: str) -> Step:
+        """The retriever that another experiment takes from this one, which lies in a file. ValueError where it stands
+        for a part of the experiment alone: another part may have been trained on what that one is measured on."""
+        if self.of_several:
+            raise ValueError(
+                f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
+            )
+        return self.retrieval.retriever
+
+    @property
+    def ranked(self) -> dict[str, Row]:
+        """Rows with a ranking of the recipe's own collection, by name. With several seeds, the last seed's."""
+        here = self.data.fingerprint, self.split
+        return {row.name: row for row in self.rows if row.system and (row.data.fingerprint, row.split) == here}
+
+
+def labels_apart(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+    """Labels by fingerprint, for several graphs in one: the outcome's name is added to those of steps that not all
+    outcomes share."""
+    steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
+    shared = set.intersection(*map(set, steps.values()))
+    labels: dict[str, str] = {}
+    for name, of in steps.items():
+        for fingerprint in of.keys() - shared - labels.keys():
+            labels[fingerprint] = f"{name}: {of[fingerprint]}"
+    return labels
+
+
+def note_on(model: str) -> str:
+    """What is known of a start model's training data, in words for the report."""
+    datasets = card.datasets(model)
+    if not datasets:
+        return f"The start model is {model}. See its model card for what it was trained on."
+    return (
+        f"The start model is {model}. Its model card lists this training data: {', '.join(datasets)}. On any of these "
+        "its results are not zero-shot."
+    )
