@@ -167,7 +167,7 @@ class SystemConfig(Config):
             earlier = list(self.stages)[: list(self.stages).index(name)]
             for needed in stage.inputs:
                 if needed not in earlier:
-                    raise ValueError(f"stages.{name}: it reads {needed!r}; accepted: {listing(earlier) or 'no stage'}")
+                    raise ValueError(f"stages.{name}: it reads {needed!r}; accepted: {listing(earlier)}")
             if isinstance(stage, Neighbours) and not isinstance(self.stages[stage.of], Dense):
                 raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
             if isinstance(stage, Fused):

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparring.components.systems.config import SystemConfig
+from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import InMemory
 from sparring.components.systems.system import System
 from sparring.workflows.serving.access import Application
 
 COUNT = 30
-DENSE, LEXICAL = {"k": 12, "query_tokens": 8}, {"analysis": {}, "k": 8}
+DENSE = {"kind": "dense", "k": 12, "query_tokens": 8}
+LEXICAL = {"kind": "lexical", "analysis": {}, "k": 8}
 
 
 class Said(NamedTuple):
@@ -108,15 +109,19 @@ class Lists:
         self.asked.append(list(texts))
         return texts
 
-    nearest = __call__
+    search = __call__
 
 
 def system(name: str, **stages: Any) -> tuple[System, Lists]:
     """A system of such lists, and the retriever's."""
-    config = SystemConfig.model_validate({"version": 1, "name": name, "documents": COUNT, **stages})
+    tree = {"version": VERSION, "name": name, "documents": COUNT, "stages": stages}
     lexical, dense = Lists(later=True), Lists(later=False)
     made: Any = System
     loaded = made(
-        config, documents(), lexical=lexical if config.lexical else None, dense=dense if config.dense else None
+        SystemConfig.model_validate(tree),
+        documents(),
+        lexical={"lexical": lexical} if "lexical" in stages else {},
+        dense={"dense": dense} if "dense" in stages else {},
+        rankers={},
     )
     return loaded, dense

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.components.retrieval.prior import PriorConfig
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import RetrievalConfig
-from sparring.workflows.systems.reranked import Reranking
-from sparring.workflows.stages.retrieval import fused_with_bm25, refresh, reranked
-from sparring.workflows.steps.fuse import fuse
-from sparring.workflows.steps.neighbours import rerank_by_neighbours
-from sparring.workflows.steps.score import RerankConfig
-from sparring.workflows.store.dag import step
-from sparring.workflows.systems.rows import Outcome
 from sparring.workflows.stages.results import Results
+from sparring.workflows.stages.retrieval import fused_with_bm25, refresh
+from sparring.workflows.steps.score import RerankConfig
+from sparring.workflows.systems.fused import Fused
+from sparring.workflows.systems.neighbours import ByNeighbours
+from sparring.workflows.systems.reranked import Reranked
+from sparring.workflows.systems.rows import Outcome
+from sparring.workflows.systems.system import Computed, System
 from tests.support import tiny
 
 FUSED, MIXED, NEIGHBOURS = "ranker over fusion", "ranker over mixture", "retriever by neighbours"
+THREE, TWICE, OVER_NEIGHBOURS = "three lists", "ranker again", "ranker over neighbours"
 WEIGHED = "neighbours by exponents"
 PRIOR = "ranker beside others"
+COMPUTED = "by steps of its own"
 
 
 class Config(RetrievalConfig):
@@ -35,71 +37,49 @@ class Config(RetrievalConfig):
 
 
 def build(config: Config) -> Outcome:
-    """Lists, both fusions of them, a ranker over these; neighbours, and fusions of what cannot be deployed."""
+    """Lists, both fusions of them, a ranker over these; neighbours, and what cannot be deployed."""
     collection, split = Collection(config), config.evaluate.split
     results, data = Results(collection, config), collection.data
-    retriever = collection.initial_model("start retriever", config.retriever)
+    model = collection.initial_model("start retriever", config.retriever)
     ranker = collection.initial_model("start ranker", config.ranker, objective="ranker")
-    retrieval = refresh("retriever", collection, retriever, config)
-    words, near = collection.bm25(split), retrieval.ranking(split)
-    fusion = step(
-        "fusion",
-        fuse,
-        data=data,
-        rankings=[words, near],
-        split=split,
-        config=FusionConfig(how="reciprocal"),
-        lexical=[0],
-    )
+    retriever = refresh("retriever", collection, model, config)
+    words = collection.lexical
+    fusion = Fused("fusion", data, [words, retriever], FusionConfig(how="reciprocal"), with_split=False)
     how = FusionConfig(how="interpolate", weight=0.3)
-    mixed = fused_with_bm25("mixture", collection, retrieval.ranking, config, how)(split)
-    prior = Reranking(PRIOR, collection, retrieval, ranker, config.rerank, config.evaluate, PriorConfig())
-    neighbours = {
-        name: step(
-            name,
-            rerank_by_neighbours,
-            data=data,
-            vectors=retrieval.vectors,
-            queries=retrieval.queries(split),
-            ranking=ranking,
-            config=NeighboursRerankConfig(k=5, context=10, weight=weight),
-        )
-        for name, ranking, weight in [
-            (NEIGHBOURS, near, "linear"),
-            (WEIGHED, near, "exp"),
-            ("BM25 by neighbours", words, "linear"),
-        ]
-    }
-    twice = step("two of one", fuse, data=data, rankings=[near, near], split=split, config=FusionConfig())
-    over = {
-        name: reranked(name, collection, one, ranker, config, config.rerank)
-        for name, one in {
-            FUSED: fusion,
-            MIXED: mixed,
-            "ranker over retriever": near,
-            "ranker over neighbours": neighbours[NEIGHBOURS],
-        }.items()
-    }
-    again = reranked("ranker again", collection, over[FUSED], ranker, config, config.rerank)
-    rankings = {
+    mixed = fused_with_bm25("mixture", collection, retriever, config, how)
+    near = NeighboursRerankConfig(k=5, context=10)
+    neighbours = ByNeighbours(NEIGHBOURS, retriever, near, with_split=False)
+    other_words = replace(words, config=words.config.model_copy(update={"k1": 2.0, "b": 0.1}))
+    three = Fused(THREE, data, [other_words, words, neighbours], FusionConfig(how="interpolate"), with_split=False)
+
+    def over(label: str, system: System) -> Reranked:
+        return Reranked(label, data, system, ranker, config.rerank, with_split=False)
+
+    priors: dict[str, System] = {"retriever": retriever, "bm25": words}
+    fused = over(FUSED, fusion)
+    systems = {
+        "retriever": retriever,
         "BM25": words,
         "fusion": fusion,
         "mixture": mixed,
-        "two of one": twice,
-        "ranker again": again,
-        PRIOR: prior.ranking(split),
-        **neighbours,
-        **over,
+        THREE: three,
+        TWICE: over(TWICE, fused),
+        PRIOR: Reranked(PRIOR, data, retriever, ranker, config.rerank, priors, config.evaluate.select),
+        NEIGHBOURS: neighbours,
+        WEIGHED: replace(neighbours, label=WEIGHED, config=near.model_copy(update={"weight": "exp"})),
+        COMPUTED: Computed(fusion.ranking, "is made of its own steps"),
+        FUSED: fused,
+        MIXED: over(MIXED, mixed),
+        "ranker over retriever": over("ranker over retriever", retriever),
+        OVER_NEIGHBOURS: over(OVER_NEIGHBOURS, neighbours),
     }
-    results.add("retriever", near, seed=1, retrieval=retrieval)
-    for name, ranking in rankings.items():
-        of = retrieval if name == "ranker over retriever" else None
-        results.add(name, ranking, seed=1, retrieval=of, ranker=ranker.step if name in over else None)
+    for name, system in systems.items():
+        results.add(name, system, seed=1)
     return Outcome(
         results=results.gather([]),
         data=data,
-        systems=results.rows,
-        retrieval=retrieval,
+        rows=results.rows,
+        retrieval=retriever,
         ranker=ranker.step,
         split=split,
         note="The start model is made of noise.",

@@ -7,11 +7,11 @@ from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.training.config import TrainConfig, check_training
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig
+from sparring.workflows.stages.results import Results
 from sparring.workflows.stages.retrieval import refresh
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import step
 from sparring.workflows.systems.rows import Outcome, note_on
-from sparring.workflows.stages.results import Results
 
 
 class Config(CollectionConfig):

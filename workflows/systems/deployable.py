@@ -67,7 +67,7 @@ class Deployment:
     def artifacts(self) -> list[Step]:
         """Steps whose artifacts the system is read from."""
         read = [node for stage in self.stages.values() for node in (*stage.models, *stage.searched, *stage.chosen)]
-        return [self.data, *read]
+        return [*read, self.data]
 
     def check_folder(self) -> None:
         """Raise UserError if a stage cannot be written to a folder for other programs."""

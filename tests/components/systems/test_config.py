@@ -12,28 +12,30 @@ from sparring.components.config import UserError, parse
 from sparring.components.systems import config
 from sparring.components.systems.config import SystemConfig
 
-LEXICAL = {"analysis": {}, "k": 10}
-DENSE = {"k": 20, "query_tokens": 8}
-BASE = {"version": 1, "name": "one", "documents": 50}
-WEIGHTS = {"ranker": 1.0, "retriever": 2.0, "bm25": 0.5}
+LEXICAL = {"kind": "lexical", "analysis": {}, "k": 10}
+DENSE = {"kind": "dense", "k": 20, "query_tokens": 8}
+FUSED = {"kind": "fused", "how": "interleave", "of": ["lexical", "dense"], "depth": 25}
+RANKER = {"kind": "ranker", "of": "dense", "depth": 5}
+BASE = {"version": config.VERSION, "name": "one", "documents": 50}
 
 
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
-        ({}, "a system retrieves by `lexical`, `dense` or both; it has neither"),
-        ({"dense": DENSE, "fusion": {"how": "reciprocal"}}, "fusion: there is one list; accepted: null"),
-        ({"dense": DENSE, "lexical": LEXICAL}, "there are two lists; accepted: one, or `fusion`, or `ranker.weights`"),
-        ({"dense": DENSE, "ranker": {"depth": 5, "weights": WEIGHTS}}, "ranker.weights.bm25: there is no `lexical`"),
+        ({}, "stages"),
+        ({"dense": DENSE, "fusion": FUSED}, "stages.fusion: it reads 'lexical'; accepted: dense"),
+        ({"ranker": RANKER, "dense": DENSE}, "stages.ranker: it reads 'dense'; accepted: (none)"),
         (
-            {"lexical": LEXICAL, "ranker": {"depth": 5, "weights": WEIGHTS}},
-            "ranker.weights.retriever: there is no `den",
+            {"dense": DENSE, "lexical": LEXICAL},
+            "stages: no stage reads dense; accepted: without it",
         ),
+        ({"lexical": LEXICAL, "near": {"kind": "neighbours", "of": "lexical"}}, "stages.near.of: 'lexical' has no vec"),
+        ({"dense": DENSE, "ranker": {**RANKER, "priors": {"lexical": 1.0}}}, "stages.ranker: it reads 'lexical'"),
     ],
 )
 def test_stages_that_do_not_fit_together(stages: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=r"^x: ") as caught:
-        parse(SystemConfig, {**BASE, **stages}, where="x")
+        parse(SystemConfig, {**BASE, "stages": stages}, where="x")
     assert says in str(caught.value)
 
 
@@ -41,22 +43,22 @@ def test_stages_that_do_not_fit_together(stages: dict[str, Any], says: str) -> N
     ("stages", "limit"),
     [
         ({"dense": DENSE}, 50),
-        ({"lexical": LEXICAL, "ranker": {"depth": 5}}, 50),
-        ({"dense": DENSE, "lexical": LEXICAL, "fusion": {"how": "interleave", "depth": 25}}, 25),
-        ({"dense": DENSE, "lexical": LEXICAL, "ranker": {"depth": 5, "weights": WEIGHTS}}, 20),
+        ({"lexical": LEXICAL, "ranker": {**RANKER, "of": "lexical"}}, 50),
+        ({"dense": DENSE, "lexical": LEXICAL, "fusion": FUSED}, 25),
+        ({"dense": DENSE, "lexical": LEXICAL, "ranker": {**RANKER, "priors": {"lexical": 0.5}}}, 20),
     ],
 )
 def test_how_many_documents_a_system_ranks(stages: dict[str, Any], limit: int) -> None:
-    assert SystemConfig.model_validate({**BASE, **stages}).limit == limit
+    assert SystemConfig.model_validate({**BASE, "stages": stages}).limit == limit
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("{", "not JSON"),
-        ("[]", "version: got None; accepted: 1; export the system again"),
-        (json.dumps({**BASE, "version": 2}), "version: got 2; accepted: 1; export the system again"),
-        (json.dumps({**BASE, "dense": DENSE, "depth": 3}), "depth: unknown key; accepted: version, name, documents, "),
+        ("[]", "version: got None; accepted: 2; export the system again"),
+        (json.dumps({**BASE, "version": 1}), "version: got 1; accepted: 2; export the system again"),
+        (json.dumps({**BASE, "stages": {"d": DENSE}, "depth": 3}), "depth: unknown key; accepted: version, name, docu"),
     ],
 )
 def test_a_description_that_cannot_be_read(tmp_path: Path, text: str, says: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.retrieval import quantised
-from sparring.components.systems.config import Neighbours, SystemConfig
+from sparring.components.systems.config import VERSION, Neighbours, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.stages import Retriever
 from sparring.components.systems.system import System
@@ -50,7 +50,7 @@ class Lists:
     def encode(self, texts: list[str]) -> list[str]:
         return texts
 
-    nearest = __call__
+    search = __call__
 
 
 def judge(query: str, document: str) -> float:
@@ -65,21 +65,20 @@ def scorer(queries: list[str], documents: list[list[str]]) -> list[np.ndarray]:
 def system(**stages: Any) -> tuple[System, Lists, Lists]:
     """A system of lists of 8 and of 12 documents."""
     lexical, dense = Lists("words", 8, later=True), Lists("near", 12, later=False)
-    tree = {"version": 1, "name": "x", "documents": COUNT, **stages}
-    config = SystemConfig.model_validate(tree)
+    config = SystemConfig.model_validate({"version": VERSION, "name": "x", "documents": COUNT, "stages": stages})
     loaded = System(
         config,
         Given(),
-        lexical=lexical if config.lexical else None,
-        dense=dense if config.dense else None,
-        ranker=scorer if config.ranker else None,
-    )  # type: ignore[arg-type]
+        lexical={"lexical": lexical} if "lexical" in stages else {},  # type: ignore[dict-item]
+        dense={"dense": dense} if "dense" in stages else {},  # type: ignore[dict-item]
+        rankers={"ranker": scorer} if "ranker" in stages else {},  # type: ignore[dict-item]
+    )
     return loaded, lexical, dense
 
 
-LEXICAL, DENSE = {"analysis": {}, "k": 8}, {"k": 12, "query_tokens": 8}
+LEXICAL, DENSE = {"kind": "lexical", "analysis": {}, "k": 8}, {"kind": "dense", "k": 12, "query_tokens": 8}
 BOTH = {"lexical": LEXICAL, "dense": DENSE}
-RRF = {"how": "reciprocal", "depth": 10, "c": 3.0}
+RRF = {"kind": "fused", "of": ["lexical", "dense"], "how": "reciprocal", "depth": 10, "c": 3.0}
 QUERIES = ["one", "two", "nothing", "three"]
 
 
@@ -91,16 +90,17 @@ def naive_fusion(words: list[tuple[str, float]], near: list[tuple[str, float]]) 
     return sorted(scores, key=lambda one: (-scores[one], one))[:10]
 
 
-@pytest.mark.parametrize("weights", [None, {"ranker": 0.5, "retriever": 2.0, "bm25": 1.0}])
-def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, float] | None) -> None:
-    searching, lexical, dense = system(**BOTH, fusion=RRF, ranker={"depth": 6, "weights": weights})
+@pytest.mark.parametrize("weights", [{}, {"weight": 0.5, "priors": {"dense": 2.0, "lexical": 1.0}}])
+def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, Any]) -> None:
+    ranker = {"kind": "ranker", "of": "fusion", "depth": 6, **weights}
+    searching, lexical, dense = system(**BOTH, fusion=RRF, ranker=ranker)
     for query, hits in zip(QUERIES, searching.search(QUERIES, 10), strict=True):
         words, near = lexical.own(query), dense.own(query)
         order = naive_fusion(words, near)
         total = {}
         for one in order[:6]:
             total[one] = judge(query, one)
-            if weights is not None:
+            if weights:
                 lowest = words[-1][1] if len(words) >= LEXICAL["k"] else 0.0
                 s, b = dict(near).get(one, near[-1][1]), dict(words).get(one, lowest)
                 total[one] = 0.5 * total[one] + 2.0 * s + 1.0 * b
@@ -117,8 +117,8 @@ def test_fusion_ranker_and_weights_are_a_naive_loop_s(weights: dict[str, float] 
 
 
 def test_weights_without_a_fusion_rank_the_retriever_s_list() -> None:
-    weights = {"ranker": 0.0, "retriever": 0.0, "bm25": 1.0}
-    searching, lexical, dense = system(**BOTH, ranker={"depth": 12, "weights": weights})
+    ranker = {"kind": "ranker", "of": "dense", "depth": 12, "weight": 0.0, "priors": {"dense": 0.0, "lexical": 1.0}}
+    searching, lexical, dense = system(**BOTH, ranker=ranker)
     (hits,) = searching.search(["one"], 12)
     near, words = [one for one, _ in dense.own("one")], dict(lexical.own("one"))
     assert [hit.doc_id for hit in hits] == sorted(near, key=lambda one: -words.get(one, min(words.values())))
@@ -128,7 +128,7 @@ def test_two_lists_have_their_own_lengths_and_one_as_many_as_are_needed() -> Non
     searching, lexical, dense = system(**BOTH, fusion=RRF)
     searching.search(["one"], 3)
     assert (lexical.asked, dense.asked) == ([8], [12])
-    searching, _, dense = system(dense=DENSE, ranker={"depth": 7})
+    searching, _, dense = system(dense=DENSE, ranker={"kind": "ranker", "of": "dense", "depth": 7})
     searching.search(["one"], 3)
     searching.search(["one"], 9)
     assert dense.asked == [7, 9]
@@ -157,7 +157,7 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
     draw = np.random.default_rng(0)
     vectors, queries = draw.normal(size=(COUNT, 8)).astype(np.float32), draw.normal(size=(3, 8)).astype(np.float32)
     names = [f"d{number:02d}" for number in range(COUNT)]
-    config = None if neighbours is None else Neighbours(**neighbours)
+    config = None if neighbours is None else Neighbours(of="dense", **neighbours)
 
     def retriever(rows: list[int]) -> Retriever:
         own = vectors[rows]
@@ -167,16 +167,23 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
             return quantised.top_k(asked, [own], None, order, k, device="cpu", threads=1)
 
         documents = InMemory(table.cast(DOCUMENTS))
-        return Retriever(None, documents, nearest, None if config is None else (config, lambda at: own[at]))  # type: ignore[arg-type]
+        return Retriever(None, documents, nearest, lambda at: own[at])  # type: ignore[arg-type]
 
-    first = [found[0][0] for found in retriever(list(range(COUNT))).nearest(queries, 1, [None] * 3)]
+    def search(rows: list[int], k: int, without: list[str | None]) -> list[Any]:
+        asked = retriever(rows)
+        found = asked.search(queries, k, without)
+        pairs = zip(queries, found, strict=True)
+        return found if config is None else [asked.by_neighbours(query, one, config) for query, one in pairs]
+
+    every = list(range(COUNT))
+    first = [found[0][0] for found in search(every, 1, [None] * 3)]
     without: list[str | None] = [first[0], None, "none of these"]
     for k in (1, 5, COUNT - 1):
-        found = retriever(list(range(COUNT))).nearest(queries, k, without)
+        found = search(every, k, without)
         rest = [row for row in range(COUNT) if names[row] != first[0]]
-        assert found[0] == retriever(rest).nearest(queries, k, [None] * 3)[0]
-        assert found[1:] == retriever(list(range(COUNT))).nearest(queries, k, [None] * 3)[1:]
-    everything = retriever(list(range(COUNT))).nearest(queries, COUNT, without)
+        assert found[0] == search(rest, k, [None] * 3)[0]
+        assert found[1:] == search(every, k, [None] * 3)[1:]
+    everything = search(every, COUNT, without)
     assert [len(one) for one in everything] == [COUNT - 1, COUNT, COUNT]
 
 

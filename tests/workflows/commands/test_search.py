@@ -18,9 +18,8 @@ from sparring.components.systems.system import Hit, System
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.experiments import loading
-from sparring.workflows.systems import library
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems import deployable
+from sparring.workflows.systems import deployable, library
 from tests.support import tiny
 from tests.support.tiny import Place, Said
 

@@ -126,7 +126,7 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     first = said.json["results"][0]["documents"][0]
     assert first == {"doc_id": "d03", "title": "title of d03", "text": "d03", "score": 1.0, "scores": {"dense": 1.0}}
     assert (said.json["system"], said.json["together"]) == ("near", 2)
-    assert set(said.json["seconds"]) == {"wait", "encode", "search", "fuse", "text"}
+    assert set(said.json["seconds"]) == {"wait", "encode", "search", "text"}
     assert get(service.application, "/search?q=one&k=2").json["results"] == said.json["results"][:1]
     words = get(service.application, "/search?q=one&k=2&system=words").json
     assert set(words["results"][0]["documents"][0]["scores"]) == {"lexical"}

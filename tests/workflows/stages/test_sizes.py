@@ -130,7 +130,7 @@ def test_a_size_is_deployed(run: Place, tmp_path: Path, said: Said, size: str) -
     """The folder finds what the run found, and so does its program without this project."""
     assert run("export", str(tmp_path / "out"), "--system", f"retriever, {size}") == 0
     folder = tmp_path / "out/system"
-    dense = json.loads((folder / "system.json").read_text())["dense"]
+    dense = json.loads((folder / "system.json").read_text())["stages"]["dense"]
     cut = size.startswith("8")
     assert (dense.get("dimensions"), dense.get("normalize")) == ((8, True) if cut else (None, None))
     assert faiss.read_index(str(folder / "index.faiss")).d == (8 if cut else 32)
@@ -170,19 +170,6 @@ def test_the_best_is_asked_and_the_best_that_a_folder_can_have_is_exported(
     assert system is not None
     assert system.name == "retriever, binary, rescored"
     assert deployable.exported(outcome, store).name == "retriever, int8"
-    monkeypatch.setattr(deployable, "stages", lambda one: {"neighbours": one} if "resc" in one.name else {"dense": one})
-    monkeypatch.setattr(deployable, "fetch", lambda *_: None)
-
-    def unfit(*_: Any) -> None:
-        raise UserError("neighbours: geometric: got 'max-min'; accepted: 'none'")
-
-    with monkeypatch.context() as numbers:  # which a step has chosen
-        numbers.setattr(deployable, "_neighbours", unfit)
-        system = deployable.asked(outcome, store)
-        assert system is not None
-        assert system.name == "retriever, binary"
-    monkeypatch.undo()
-    monkeypatch.setattr(deployable, "_selected", lambda *_: made)
     made["candidates"] = made["candidates"][1:]
     with pytest.raises(UserError, match=r"'retriever, binary, rescored' cannot be deployed: .* by other vectors"):
         deployable.exported(outcome, store)

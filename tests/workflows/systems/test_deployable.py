@@ -1,4 +1,4 @@
-"""Which systems of the recipes can be exported, read off the steps that make their rankings; nothing runs."""
+"""Which systems of the recipes can be exported. Nothing runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 from sparring.components.config import UserError
 from sparring.workflows.experiments import loading
 from sparring.workflows.systems import deployable
+from sparring.workflows.systems.rows import Outcome
 from tests.support.tiny import ROOT
 
 
-def outcome(config: str, *sets: str) -> loading.Outcome:
+def outcome(config: str, *sets: str) -> Outcome:
     return loading.read_outcome(ROOT / "configs" / config, list(sets))
 
 
@@ -19,7 +20,7 @@ def exportable(config: str, *sets: str) -> dict[str, list[str]]:
     found = {}
     for name, system in outcome(config, *sets).ranked.items():
         try:
-            found[name] = list(deployable.stages_of_folder(system))
+            found[name] = list(deployable.of_folder(system).stages)
         except UserError:
             continue
     return found
@@ -27,15 +28,15 @@ def exportable(config: str, *sets: str) -> dict[str, list[str]]:
 
 def test_every_system_of_ar2_can_be_exported() -> None:
     of_ar2 = exportable("demo.yaml")
-    both, ranked = ["lexical", "dense", "fusion"], ["dense", "ranker", "lexical", "prior"]
+    both, ranked = ["lexical", "dense", "fusion"], ["dense", "lexical", "ranker"]
     assert of_ar2 == {
         "BM25": ["lexical"],
         **{name: ["dense"] for name in ("start model", "warm retriever", "retriever 1")},
         **{f"BM25 + start model, {how}": both for how in ("reciprocal", "interpolated")},
         **{f"BM25 + {name}, interpolated": both for name in ("warm retriever", "retriever 1")},
         **dict.fromkeys(("warm ranker over warm retriever", "ranker over retriever 1"), ranked),
-        "warm ranker over BM25 + warm retriever": [*both, "ranker", "prior"],
-        "ranker over BM25 + retriever 1": [*both, "ranker", "prior"],
+        "warm ranker over BM25 + warm retriever": [*both, "ranker"],
+        "ranker over BM25 + retriever 1": [*both, "ranker"],
     }
     assert list(of_ar2) == list(outcome("demo.yaml").ranked)
     without = exportable("demo.yaml", "ranker.prior=null")

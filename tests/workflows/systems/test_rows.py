@@ -24,45 +24,44 @@ def outcome(config: str, *sets: str) -> Outcome:
 @pytest.mark.parametrize("config", ["demo.yaml", "coder/tripclick.yaml", "samtone/sde.yaml", "zeroshot.yaml"])
 def test_the_results_gather_the_systems_that_the_outcome_names(config: str) -> None:
     made = outcome(config)
-    assert [entry["system"] for entry in made.results.inputs["systems"]] == [system.name for system in made.systems]
+    assert [entry["system"] for entry in made.results.inputs["systems"]] == [system.name for system in made.rows]
     gathered = {node.fingerprint for node in graph([made.results])}
-    assert all({node.fingerprint for node in system.steps} <= gathered for system in made.systems)
+    assert all({node.fingerprint for node in system.steps} <= gathered for system in made.rows)
 
 
 def test_a_system_names_the_models_that_made_its_ranking() -> None:
-    systems = {system.name: system for system in outcome("demo.yaml").systems}
-    assert systems["BM25"].retrieval is None
+    systems = {system.name: system for system in outcome("demo.yaml").rows}
+    assert systems["BM25"].retriever is None
     last = next(name for name in reversed(systems) if name.startswith("ranker over retriever"))
     alone = systems[last.removeprefix("ranker over ")]
-    assert alone.retrieval is not None
+    assert alone.retriever is not None
     assert alone.ranking is not None
-    assert alone.retrieval.ranking("test").fingerprint == alone.ranking.fingerprint
+    assert alone.retriever.ranking("test").fingerprint == alone.ranking.fingerprint
     assert alone.ranker is None
-    assert systems[last].retrieval is alone.retrieval
+    assert systems[last].retriever is alone.retriever
     assert systems[last].ranker is not None
 
 
 def test_rankings_are_those_of_the_last_seed_on_the_recipes_own_collection() -> None:
     made = outcome("demo.yaml", "seeds=[1, 2]")
-    assert made.rankings["BM25"].label == "bm25 ranking (test)"
-    assert made.rankings["warm retriever"].label == "warm retriever (seed 2) ranking (test)"
+    labels = {name: row.ranking.label for name, row in made.ranked.items() if row.ranking is not None}
+    assert labels["BM25"] == "bm25 ranking (test)"
+    assert labels["warm retriever"] == "warm retriever (seed 2) ranking (test)"
     several = outcome("zeroshot.yaml")
-    assert len({system.collection for system in several.systems}) > 1
-    assert all(several.data in ranking.upstream for ranking in several.rankings.values())
+    assert len({system.collection for system in several.rows}) > 1
+    assert all(row.ranking and several.data in row.ranking.upstream for row in several.ranked.values())
 
 
 def test_only_what_vectors_alone_found_has_its_space_analysed() -> None:
     made = outcome("demo.yaml", "analyse={}")
-    analysed = {system.name for system in made.systems if system.analysis is not None}
-    assert analysed == {
-        system.name for system in made.systems if system.retrieval is not None and system.ranker is None
-    }
+    analysed = {system.name for system in made.rows if system.analysis is not None}
+    assert analysed == {system.name for system in made.rows if system.retriever is not None and system.ranker is None}
     assert "start model" in analysed
     assert "BM25" not in analysed
 
 
 def test_other_judgements_of_the_same_rankings_are_systems_of_another_collection() -> None:
-    systems = outcome("coder/tripclick.yaml").systems
+    systems = outcome("coder/tripclick.yaml").rows
     collections = {system.collection for system in systems}
     assert len(collections) > 1
     whole = {(system.name, system.seed): system.ranking for system in systems}
