@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparring.api import Run, load, read, run
     from sparring.components.config import UserError
-    from sparring.components.systems.system import Hit, System
+    from sparring.components.systems.system import Hit, LoadedSystem
     from sparring.workflows.store.dag import StepFailed
 
-__all__ = ["Hit", "Run", "StepFailed", "System", "UserError", "load", "read", "run"]
+__all__ = ["Hit", "LoadedSystem", "Run", "StepFailed", "UserError", "load", "read", "run"]
 
 _PLACES = {
     "Hit": "components.systems.system",
-    "System": "components.systems.system",
+    "LoadedSystem": "components.systems.system",
     "UserError": "components.config",
     "StepFailed": "workflows.store.dag",
 }

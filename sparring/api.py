@@ -12,15 +12,14 @@ from typing import Any, Literal
 
 from sparring.components.config import UserError
 from sparring.components.evaluation import result_table
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.command_line import parser
 from sparring.workflows.commands import shared_arguments
 from sparring.workflows.distributed.cluster import Cluster, cores
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
-from sparring.workflows.systems import library
 from sparring.workflows.store.availability import NotMade
-from sparring.workflows.systems import deployable
+from sparring.workflows.systems import deployable, library
 
 Place = str | os.PathLike[str]
 
@@ -56,7 +55,7 @@ class Run:
         """The results as the command line prints them."""
         return result_table.table(self.metrics)
 
-    def load(self, system: str | None = None, **options: Any) -> System:
+    def load(self, system: str | None = None, **options: Any) -> LoadedSystem:
         """Load a system of this run, by its name in the table; without a name the one that the run chose. Options are
         those of `sparring.load`."""
         return _load_from_run(self._words, system, **options)
@@ -115,7 +114,7 @@ def load(
     sets: Mapping[str, Any] | None = None,
     store: Place | None = None,
     runs: Place = "runs",
-) -> System:
+) -> LoadedSystem:
     """Load a system to search with, from any thread.
 
     `place` is the folder that `sparring export` wrote (its subfolder `system`), or the config of a finished run, of
@@ -127,7 +126,7 @@ def load(
         return _load_from_run(tuple(_words(place, sets, store, runs)), system, threads=threads, device=device)
     if system is not None or sets:
         raise UserError(f"{place}: an exported system searches as its system.json says. Leave out `system` and `sets`.")
-    return System.load(Path(place), threads=_threads(threads), models=lambda: _models(device))
+    return LoadedSystem.load(Path(place), threads=_threads(threads), models=lambda: _models(device))
 
 
 def _load_from_run(
@@ -136,7 +135,7 @@ def _load_from_run(
     *,
     threads: int | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-) -> System:
+) -> LoadedSystem:
     experiment, store = shared_arguments.opened(parser().parse_args(_placed("show", list(words))))
     outcome = experiment.outcome
     try:

@@ -4,7 +4,15 @@ from typing import NamedTuple
 
 from sparring.components.config import listing
 from sparring.components.models.model_card import Measures, Row, metadata
-from sparring.components.systems.config import Dense, Fused, Lexical, Neighbours, Ranker, Stage, SystemConfig
+from sparring.components.systems.config import (
+    DenseStage,
+    FusedStage,
+    LexicalStage,
+    NeighboursStage,
+    RankerStage,
+    Stage,
+    SystemConfig,
+)
 
 CARD = "README.md"
 
@@ -52,7 +60,11 @@ def card(config: SystemConfig, measured: Measured) -> str:
         *(f"| {row.measure} | {row.value:.4f} | {row.interval} |" for row in measured.rows),
         "",
         *([measured.compared, ""] if measured.compared else []),
-        *(["## Training data", "", f"{measured.note}{further}", ""] if any(config.of_kind(Dense, Ranker)) else []),
+        *(
+            ["## Training data", "", f"{measured.note}{further}", ""]
+            if any(config.of_kind(DenseStage, RankerStage))
+            else []
+        ),
         "## Use",
         "",
         "With Sparring (FOLDER is this one):",
@@ -82,17 +94,17 @@ def _stages(config: SystemConfig) -> list[str]:
 
 
 def _sentence(name: str, stage: Stage) -> str:
-    if isinstance(stage, Lexical):
+    if isinstance(stage, LexicalStage):
         rm3 = "" if stage.rm3 is None else " with relevance feedback (RM3)"
         return f"`{name}`: BM25{rm3} lists {stage.k} documents (k1 {stage.k1:g}, b {stage.b:g})."
-    if isinstance(stage, Dense):
+    if isinstance(stage, DenseStage):
         return f"`{name}`: the retriever lists the {stage.k} documents nearest to the query's vector."
-    if isinstance(stage, Neighbours):
+    if isinstance(stage, NeighboursStage):
         return (
             f"`{name}`: the first {stage.context} documents of `{stage.of}` are reranked by reciprocal nearest "
             f"neighbours among them (k {stage.k}; the inner product weighs {stage.mix:g})."
         )
-    if isinstance(stage, Fused):
+    if isinstance(stage, FusedStage):
         lists = listing(f"`{part}`" for part in stage.of)
         return f"`{name}`: {lists} are fused ({stage.how}); {stage.depth} documents are kept."
     by = "its scores alone"
@@ -104,11 +116,11 @@ def _sentence(name: str, stage: Stage) -> str:
 def _files(config: SystemConfig) -> dict[str, str]:
     files = {"system.json": "the stages and their numbers"}
     for stage in config.stages.values():
-        if isinstance(stage, Lexical):
+        if isinstance(stage, LexicalStage):
             files[stage.index] = "a Lucene index, for Pyserini's `LuceneSearcher`"
-        elif isinstance(stage, Dense):
+        elif isinstance(stage, DenseStage):
             files[stage.retriever] = "the retriever, for `SentenceTransformer`"
             files[stage.index] = "the documents' vectors, for `faiss.read_index`; row i is line i of the documents"
-        elif isinstance(stage, Ranker):
+        elif isinstance(stage, RankerStage):
             files[stage.folder] = "the ranker, for `CrossEncoder`; scores are logits"
     return {**files, "documents.jsonl": "the documents, as BEIR's `corpus.jsonl`", "example.py": "the program above"}

@@ -41,7 +41,7 @@ class StageConfig(Config):
         return []
 
 
-class Lexical(BM25Config, StageConfig):
+class LexicalStage(BM25Config, StageConfig):
     """BM25's ranking."""
 
     kind: Literal["lexical"] = "lexical"
@@ -59,7 +59,7 @@ class Lexical(BM25Config, StageConfig):
         return [self.index]
 
 
-class Dense(StageConfig):
+class DenseStage(StageConfig):
     """A retriever's ranking: the documents with the largest inner products with the query's vector."""
 
     kind: Literal["dense"] = "dense"
@@ -85,7 +85,7 @@ class Dense(StageConfig):
         return [self.retriever, self.index]
 
 
-class Neighbours(NeighboursRerankConfig, StageConfig):
+class NeighboursStage(NeighboursRerankConfig, StageConfig):
     """Reranking of a dense stage's first documents by reciprocal nearest neighbours, as far as `example.py` does it.
     The remaining documents follow in their old order."""
 
@@ -106,7 +106,7 @@ class Neighbours(NeighboursRerankConfig, StageConfig):
         return [self.of]
 
 
-class Fused(FusionConfig, StageConfig):
+class FusedStage(FusionConfig, StageConfig):
     """Fusion of two or more rankings."""
 
     kind: Literal["fused"] = "fused"
@@ -118,7 +118,7 @@ class Fused(FusionConfig, StageConfig):
         return self.of
 
 
-class Ranker(StageConfig):
+class RankerStage(StageConfig):
     """A ranker that reorders the first documents of a ranking. The remaining documents follow in their old order."""
 
     kind: Literal["ranker"] = "ranker"
@@ -145,8 +145,8 @@ class Ranker(StageConfig):
         return [self.folder]
 
 
-Stage = Annotated[Lexical | Dense | Neighbours | Fused | Ranker, Field(discriminator="kind")]
-FIRST = (Lexical, Dense)
+Stage = Annotated[LexicalStage | DenseStage | NeighboursStage | FusedStage | RankerStage, Field(discriminator="kind")]
+FIRST = (LexicalStage, DenseStage)
 """Stages that search all documents."""
 
 
@@ -168,9 +168,9 @@ class SystemConfig(Config):
             for needed in stage.inputs:
                 if needed not in earlier:
                     raise ValueError(f"stages.{name}: it reads {needed!r}; accepted: {listing(earlier)}")
-            if isinstance(stage, Neighbours) and not isinstance(self.stages[stage.of], Dense):
+            if isinstance(stage, NeighboursStage) and not isinstance(self.stages[stage.of], DenseStage):
                 raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
-            if isinstance(stage, Fused):
+            if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
         read = {needed for stage in self.stages.values() for needed in stage.inputs}
         if unread := [name for name in list(self.stages)[:-1] if name not in read]:
@@ -190,9 +190,9 @@ class SystemConfig(Config):
 
     def _reach(self, name: str) -> int:
         stage = self.stages[name]
-        if isinstance(stage, Fused):
+        if isinstance(stage, FusedStage):
             return stage.depth
-        if isinstance(stage, Neighbours | Ranker):
+        if isinstance(stage, NeighboursStage | RankerStage):
             return self._reach(stage.of)
         return self.documents if self.has_one_list else stage.k
 
@@ -214,15 +214,15 @@ class SystemConfig(Config):
         if not self.has_one_list:
             return min(stage.k, self.documents)
         depths = [
-            stage.depth if isinstance(stage, Ranker) else stage.context
+            stage.depth if isinstance(stage, RankerStage) else stage.context
             for stage in self.stages.values()
-            if isinstance(stage, Ranker | Neighbours)
+            if isinstance(stage, RankerStage | NeighboursStage)
         ]
         return min(max([k, *depths]), self.documents)
 
     def reads_vectors(self, name: str) -> bool:
         """Tell whether another stage reads the documents' vectors of a dense stage."""
-        return any(isinstance(stage, Neighbours) and stage.of == name for stage in self.stages.values())
+        return any(isinstance(stage, NeighboursStage) and stage.of == name for stage in self.stages.values())
 
     def of_kind(self, *kinds: type[Config]) -> Iterator[tuple[str, Config]]:
         """Names and descriptions of the stages of some kinds, in order."""

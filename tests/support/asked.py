@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sparring.components.systems.config import VERSION, SystemConfig
 from sparring.components.systems.documents import InMemory
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.serving.access import Application
 
 COUNT = 30
@@ -112,11 +112,11 @@ class Lists:
     search = __call__
 
 
-def system(name: str, **stages: Any) -> tuple[System, Lists]:
+def system(name: str, **stages: Any) -> tuple[LoadedSystem, Lists]:
     """A system of such lists, and the retriever's."""
     tree = {"version": VERSION, "name": name, "documents": COUNT, "stages": stages}
     lexical, dense = Lists(later=True), Lists(later=False)
-    made: Any = System
+    made: Any = LoadedSystem
     loaded = made(
         SystemConfig.model_validate(tree),
         documents(),

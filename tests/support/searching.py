@@ -14,11 +14,11 @@ SYSTEMS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 
 answers = []
 for folder, texts, k in json.loads(sys.argv[1]):
-    system = System.load(Path(folder), threads=1)
+    system = LoadedSystem.load(Path(folder), threads=1)
     found = system.search(texts, k)
     with ThreadPoolExecutor(4) as pool:
         alone = [hits for hits, in pool.map(lambda text: system.search([text], k), texts)]
@@ -32,12 +32,12 @@ OPENED = """
 import json, sys, traceback
 from pathlib import Path
 from sparring.components.config import UserError
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 
 outcomes = []
 for folder, texts, k in json.loads(sys.argv[1]):
     try:
-        found = System.load(Path(folder), threads=1).search(texts, k)
+        found = LoadedSystem.load(Path(folder), threads=1).search(texts, k)
         outcomes.append([[hit.doc_id for hit in hits] for hits in found])
     except UserError as error:
         outcomes.append(str(error))
@@ -74,13 +74,13 @@ Asked = list[tuple[Path, list[str], int]]
 
 
 def by_systems(asked: Asked) -> list[list[list[dict[str, Any]]]]:
-    """What `System.search` finds: for each folder and query the hits. All queries at once give the same documents as
-    each alone, asked from several threads."""
+    """What `LoadedSystem.search` finds: for each folder and query the hits. All queries at once give the documents that
+    each alone gives, asked from several threads."""
     return _said(SYSTEMS, asked, ROOT)
 
 
 def opened(asked: Asked) -> list[Any]:
-    """For each folder the ids that `System.search` finds, or the message of the error: of no UserError the
+    """For each folder the ids that `LoadedSystem.search` finds, or the message of the error: of no UserError the
     traceback."""
     return _said(OPENED, asked, ROOT)
 

@@ -15,7 +15,7 @@ import yaml
 from sparring.components.evaluation.measures import means, per_query
 from sparring.components.evaluation.result_table import unsigned
 from sparring.components.neighbours.reranking import best
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.report.page import prose
 from tests.support import tiny
 from tests.support.tiny import ROOT, Place
@@ -113,7 +113,7 @@ def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them
     own = pq.read_table(adapted.artifact(f"{name} (test)") / "ranking.parquet").to_pylist()
     assert dense["neighbours"]["context"] < 10 < len(own) / 4
     asked = pq.read_table(adapted.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
-    system = System.load(tmp_path / "out" / "system", threads=1)
+    system = LoadedSystem.load(tmp_path / "out" / "system", threads=1)
     for query in asked:
         found = [hit.score for hit in system.search([query["text"]], 10)[0]]
         wanted = [row["score"] for row in own if row["query_id"] == query["query_id"]][:10]

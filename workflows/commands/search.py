@@ -12,7 +12,7 @@ from typing import Any
 
 from sparring.components.config import CONTROLS, UserError, printable
 from sparring.components.systems import config as configs
-from sparring.components.systems.system import Hit, System
+from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.commands.shared_arguments import add_cluster, add_config, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import cores
@@ -74,7 +74,7 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
     found = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
     if found is not None:
         return found
-    return _found(System.load(folder, threads=cores(), models=_models(arguments)), arguments, k)
+    return _found(LoadedSystem.load(folder, threads=cores(), models=_models(arguments)), arguments, k)
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
@@ -100,7 +100,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     return hits
 
 
-def _found(system: System, arguments: argparse.Namespace, k: int) -> list[Hit]:
+def _found(system: LoadedSystem, arguments: argparse.Namespace, k: int) -> list[Hit]:
     """What a system finds for the query, or for a document, which is left out."""
     text = arguments.query if arguments.id is None else system.text_of(arguments.id)
     return system.search([text], k, without=[arguments.id])[0]

@@ -8,7 +8,7 @@ from sparring.components.files import read_json, write_json
 from sparring.components.models import model_card
 from sparring.components.systems import documents, example
 from sparring.components.systems.card import CARD, Measured, card
-from sparring.components.systems.config import DOCUMENTS, SYSTEM, Dense, Ranker, SystemConfig
+from sparring.components.systems.config import DOCUMENTS, SYSTEM, DenseStage, RankerStage, SystemConfig
 from sparring.workflows.commands import cards
 from sparring.workflows.report.metrics import METRICS
 from sparring.workflows.store.availability import finished, unchanged
@@ -37,8 +37,8 @@ def write(folder: Path, config: SystemConfig, deployment: Deployment, store: Sto
 
 def models(config: SystemConfig, deployment: Deployment) -> dict[str, Step]:
     """List the steps that made a system's models, by the models' folders."""
-    folders = {name: stage.retriever for name, stage in config.stages.items() if isinstance(stage, Dense)}
-    folders |= {name: stage.folder for name, stage in config.stages.items() if isinstance(stage, Ranker)}
+    folders = {name: stage.retriever for name, stage in config.stages.items() if isinstance(stage, DenseStage)}
+    folders |= {name: stage.folder for name, stage in config.stages.items() if isinstance(stage, RankerStage)}
     return {folder: deployment.stages[name].models[0] for name, folder in folders.items()}
 
 

@@ -35,7 +35,7 @@ from sparring.workflows.systems.system import System
 Control = Literal["in-batch", "ance"]
 
 
-class Retriever(Part):
+class RetrieverSide(Part):
     """The retriever's side of the game."""
 
     model: DualEncoderConfig
@@ -45,7 +45,7 @@ class Retriever(Part):
     """Each round (lines 7 to 10). The ranker scores the groups beforehand, for losses that read a teacher."""
 
 
-class Ranker(Part):
+class RankerSide(Part):
     """The ranker's side of the game."""
 
     model: CrossEncoderConfig
@@ -95,8 +95,8 @@ class Config(StartedConfig, SizesKey):
     """The order inside a round. `released`, as in the public code: ranker, retriever, refresh. `paper`, as in Algorithm
     1: retriever, refresh, ranker. Both are the same cycle, begun at another place. With `released` the first retriever
     learns from a ranker that was trained once more, and the last ranker has not seen the last retriever's ranking."""
-    retriever: Retriever
-    ranker: Ranker
+    retriever: RetrieverSide
+    ranker: RankerSide
     gate: GateConfig | Literal[False] = GateConfig()
     """The retriever learns in a round if the ranker's order of the queries of `evaluate.select` is better than its own.
     A ranker whose order is not has nothing to teach: the retriever stays as it is, and the ranker learns all the same.

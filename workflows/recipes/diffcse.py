@@ -16,7 +16,7 @@ from sparring.components.sources.base import AnySource
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig, seeded
 from sparring.workflows.stages.pretraining import Pretraining, pretrained
-from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
+from sparring.workflows.stages.sentences import SentenceEncoder, SentencesConfig, measured
 from sparring.workflows.store.dag import Step, in_phase
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.phases import PRETRAINING
@@ -55,12 +55,12 @@ def build(config: Config) -> Outcome:
     names = [*(f"pre-training {i + 1}" for i in range(len(config.pretrain) - 1)), "retriever"]
     encoders = []
     for seed in config.seeds:
-        encoders.append(Encoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
+        encoders.append(SentenceEncoder("start model", seed, "start", partial(_with, config.retriever, begun.step)))
         with in_phase(PRETRAINING):
             models = pretrained(collection, begun, config.pretrain, texts, seed)
         for name, model in zip(names, models, strict=True):
             label = seeded(name, seed, texts)
-            encoders.append(Encoder(name, seed, label, partial(_with, config.retriever, model.step)))
+            encoders.append(SentenceEncoder(name, seed, label, partial(_with, config.retriever, model.step)))
     comparisons = [("retriever", name) for name in ["start model", *names[:-1]]]
     return measured(config, encoders, comparisons, note_on(config.retriever.model))
 

@@ -13,7 +13,7 @@ from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.retrieval import refresh
-from sparring.workflows.stages.sentences import Encoder, SentencesConfig, measured
+from sparring.workflows.stages.sentences import SentenceEncoder, SentencesConfig, measured
 from sparring.workflows.stages.starting import RetrieverToMeasure
 from sparring.workflows.steps.whiten import whiten
 from sparring.workflows.store.dag import graph, in_phase, relabelled, step
@@ -51,7 +51,7 @@ def build(config: Config) -> Outcome:
         assert config.retriever is not None
         begun = config.retriever
         on = _whitened(config, SYSTEM, lambda collection: collection.initial_model(SYSTEM, begun))
-        return measured(config, [Encoder(SYSTEM, 1, SYSTEM, on)], [], note_on(begun.model))
+        return measured(config, [SentenceEncoder(SYSTEM, 1, SYSTEM, on)], [], note_on(begun.model))
     trained, encoders = {}, []
     for seed in config.seeds or [1]:
         own = [] if config.seeds is None else [f"seeds=[{seed}]"]
@@ -65,7 +65,7 @@ def build(config: Config) -> Outcome:
         own_labels = {name: f"{label}{suffix}" for name, label in labels[seed].items() if name not in shared}
         made = partial(Collection.foreign_retriever, trained=relabelled(one, own_labels))
         on = _whitened(config, f"{SYSTEM}{suffix}", made)
-        encoders.append(Encoder(SYSTEM, seed, f"{SYSTEM}{suffix}", on))
+        encoders.append(SentenceEncoder(SYSTEM, seed, f"{SYSTEM}{suffix}", on))
     note = f"The encoder is the last retriever of {config.experiment}. {outcome.note}"
     return measured(config, encoders, [], note)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.system import Hit, Seconds, System
+from sparring.components.systems.system import Hit, LoadedSystem, Seconds
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import (
     LIMITS,
@@ -53,7 +53,7 @@ class Answering:
 
     def __init__(
         self,
-        systems: Mapping[str, System],
+        systems: Mapping[str, LoadedSystem],
         documents: Documents,
         default: str,
         left_out: Mapping[str, str],
@@ -147,6 +147,6 @@ def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
     return Result.model_construct(query=query, id=doc_id, documents=[Found.of(hit) for hit in hits])
 
 
-def _described(name: str, system: System) -> Described:
+def _described(name: str, system: LoadedSystem) -> Described:
     config = system.config
     return Described(name=name, documents=config.documents, limit=config.limit, stages=list(config.stages))

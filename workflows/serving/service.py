@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sparring.components.config import UserError, did_you_mean, listing
 from sparring.components.systems import config as configs
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.serving.answering import Answering
@@ -65,13 +65,13 @@ class Served:
         opened, documents = self._open_folder() if loading.is_system(self.config) else self._open_run()
         return Answering(opened, documents, checked.default, checked.left_out, metrics)
 
-    def _open_run(self) -> tuple[dict[str, System], Documents]:
+    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents]:
         experiment, store, plans, _ = self._plans()
         opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
         return {name: opened.system(plan) for name, plan in plans.items()}, opened.documents(experiment.outcome.data)
 
-    def _open_folder(self) -> tuple[dict[str, System], Documents]:
-        system = System.load(self.config, threads=self.threads, models=lambda: self.models)
+    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents]:
+        system = LoadedSystem.load(self.config, threads=self.threads, models=lambda: self.models)
         return {system.config.name: system}, system.documents
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:

@@ -115,7 +115,7 @@ def positives(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class SentenceEncoder:
     """An encoder of sentences."""
 
     system: str
@@ -129,7 +129,7 @@ class Encoder:
 
 @in_phase(EVALUATION)
 def measured(
-    config: SentencesConfig, encoders: Sequence[Encoder], comparisons: list[tuple[str, str]], note: str
+    config: SentencesConfig, encoders: Sequence[SentenceEncoder], comparisons: list[tuple[str, str]], note: str
 ) -> Outcome:
     """Each encoder on each set, and the average of each measure over the sets that have it."""
     seeds = list(dict.fromkeys(encoder.seed for encoder in encoders))
@@ -161,7 +161,7 @@ def _on_set(
     config: SentencesConfig,
     name: str,
     asked: RatedPairs | LabelledSentences,
-    encoders: Sequence[Encoder],
+    encoders: Sequence[SentenceEncoder],
     note: str,
 ) -> Outcome:
     results, found = Results(collection, own, name=name), Results(collection, own, name=positives(name))

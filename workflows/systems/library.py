@@ -13,16 +13,16 @@ import numpy as np
 from sparring.components.config import Config, UserError
 from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.retrieval import quantised, topk
-from sparring.components.systems.config import Dense, Lexical, Ranker, SystemConfig
+from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
-from sparring.components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
-from sparring.components.systems.system import System
+from sparring.components.systems.loaded import BM25, LoadedRetriever, Nearest, PairScorer, TextEncoder, Vectors
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
-from sparring.workflows.systems.dense import Dense as Retrieval
+from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.deployable import Deployment
 from sparring.workflows.systems.rows import Outcome, Row
 
@@ -48,51 +48,51 @@ class Library:
         self._options = cache(lambda: {"threads": threads, **models()})
         self._open: dict[tuple[Any, ...], Any] = {}
 
-    def system(self, plan: Plan) -> System:
+    def system(self, plan: Plan) -> LoadedSystem:
         """Open a system."""
         config, stages = plan.config, plan.deployment.stages
-        opened: dict[type[Config], dict[str, Any]] = {Lexical: {}, Dense: {}, Ranker: {}}
+        opened: dict[type[Config], dict[str, Any]] = {LexicalStage: {}, DenseStage: {}, RankerStage: {}}
         for kind, parts in opened.items():  # BM25 first, since Java starts while Python imports torch
             for name, _ in config.of_kind(kind):
                 parts[name] = stages[name].open(name, plan, self)
         lexical, dense, rankers = opened.values()
         documents = self.documents(plan.deployment.data)
-        return System(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
+        return LoadedSystem(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
 
     def documents(self, data: Step) -> Documents:
         """A collection's documents."""
         path = self._store.path(data) / "documents.parquet"
         return self._once(lambda: InMemory.of_table(path) if self._resident else InTable(path), data)
 
-    def bm25(self, index: Step, stage: Lexical) -> BM25:
+    def bm25(self, index: Step, stage: LexicalStage) -> BM25:
         """Open a Lucene index."""
         path, numbers = self._store.path(index) / lucene.INDEX, stage.model_dump_json(exclude={"k"})
         return self._once(lambda: BM25(path, stage, threads=self._threads), index, numbers)
 
-    def ranker(self, model: Step, stage: Ranker) -> PairScorer:
+    def ranker(self, model: Step, stage: RankerStage) -> PairScorer:
         """Open a ranker."""
         folder, precision = self._store.path(model) / "model", stage.precision
         return self._once(
             lambda: PairScorer(folder, precision=precision, merge=False, **self._options()), model, precision
         )
 
-    def retriever(self, dense: Retrieval, name: str, plan: Plan) -> Retriever:
+    def retriever(self, dense: Dense, name: str, plan: Plan) -> LoadedRetriever:
         """Open a retriever, and its vectors or its index."""
         stage = plan.config.stages[name]
-        assert isinstance(stage, Dense)
+        assert isinstance(stage, DenseStage)
         rounding = {"precision": stage.precision, "vectors": stage.vectors}
         folder = self._store.path(dense.retriever) / "model"
         # Adapters over the same model: it is held once for all.
-        merge = not self._resident and not any(plan.config.of_kind(Ranker))
+        merge = not self._resident and not any(plan.config.of_kind(RankerStage))
         encoder = self._once(
-            lambda: Encoder(folder, **rounding, merge=merge, **self._options()), dense.retriever, *rounding.values()
+            lambda: TextEncoder(folder, **rounding, merge=merge, **self._options()), dense.retriever, *rounding.values()
         )
         nearest, vectors = self._index(dense, rows=plan.config.reads_vectors(name))
         if (by := dense.rescored_by) is not None:
             nearest = self._rescored(nearest, dense, by)
-        return Retriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
+        return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
 
-    def _index(self, dense: Retrieval, *, rows: bool) -> tuple[Nearest, Vectors | None]:
+    def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
         cuda, threads = self._options()["cuda"], self._threads
         path = self._store.path(dense.searched_vectors)
@@ -119,7 +119,7 @@ class Library:
             index.reader(opened) if rows else None,
         )
 
-    def _rescored(self, found: Nearest, dense: Retrieval, by: Step) -> Nearest:
+    def _rescored(self, found: Nearest, dense: Dense, by: Step) -> Nearest:
         """The search of the step `rescore`, by other vectors, over what is found."""
         place, times = self._store.path(by), dense.search.rescore or 1
         documents, how = DocumentVectors(place), quantised.read(place)

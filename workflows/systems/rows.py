@@ -158,7 +158,9 @@ def cost_of(row: Row) -> SystemCost:
 def levels(rows: Iterable[Row]) -> dict[str, int]:
     """Rank systems by how expensive they are, by name: those without training first, then by their kind. Systems whose
     rankings were imported have no place."""
-    return {row.name: row.trained * EXPENSES + row.system.expense for row in rows if row.system and not is_imported(row)}
+    return {
+        row.name: row.trained * EXPENSES + row.system.expense for row in rows if row.system and not is_imported(row)
+    }
 
 
 def is_imported(row: Row) -> bool:

@@ -12,10 +12,10 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS
 from sparring.components.retrieval import quantised
-from sparring.components.systems.config import VERSION, Neighbours, SystemConfig
+from sparring.components.systems.config import VERSION, NeighboursStage, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.stages import Retriever
-from sparring.components.systems.system import System
+from sparring.components.systems.loaded import LoadedRetriever
+from sparring.components.systems.system import LoadedSystem
 
 COUNT = 30
 
@@ -62,11 +62,11 @@ def scorer(queries: list[str], documents: list[list[str]]) -> list[np.ndarray]:
     return [np.array([judge(q, d) for d in own], np.float32) for q, own in zip(queries, documents, strict=True)]
 
 
-def system(**stages: Any) -> tuple[System, Lists, Lists]:
+def system(**stages: Any) -> tuple[LoadedSystem, Lists, Lists]:
     """A system of lists of 8 and of 12 documents."""
     lexical, dense = Lists("words", 8, later=True), Lists("near", 12, later=False)
     config = SystemConfig.model_validate({"version": VERSION, "name": "x", "documents": COUNT, "stages": stages})
-    loaded = System(
+    loaded = LoadedSystem(
         config,
         Given(),
         lexical={"lexical": lexical} if "lexical" in stages else {},  # type: ignore[dict-item]
@@ -157,9 +157,9 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
     draw = np.random.default_rng(0)
     vectors, queries = draw.normal(size=(COUNT, 8)).astype(np.float32), draw.normal(size=(3, 8)).astype(np.float32)
     names = [f"d{number:02d}" for number in range(COUNT)]
-    config = None if neighbours is None else Neighbours(of="dense", **neighbours)
+    config = None if neighbours is None else NeighboursStage(of="dense", **neighbours)
 
-    def retriever(rows: list[int]) -> Retriever:
+    def retriever(rows: list[int]) -> LoadedRetriever:
         own = vectors[rows]
         table = pa.table({"doc_id": [names[row] for row in rows], "title": [""] * len(rows), "text": ["x"] * len(rows)})
 
@@ -167,7 +167,7 @@ def test_a_document_that_is_left_out_leaves_its_place_to_the_next(neighbours: An
             return quantised.top_k(asked, [own], None, order, k, device="cpu", threads=1)
 
         documents = InMemory(table.cast(DOCUMENTS))
-        return Retriever(None, documents, nearest, lambda at: own[at])  # type: ignore[arg-type]
+        return LoadedRetriever(None, documents, nearest, lambda at: own[at])  # type: ignore[arg-type]
 
     def search(rows: list[int], k: int, without: list[str | None]) -> list[Any]:
         asked = retriever(rows)

@@ -23,7 +23,7 @@ from sparring.components.retrieval import index
 from sparring.components.systems import config as configs
 from sparring.components.systems import example
 from sparring.components.systems.config import SystemConfig
-from sparring.components.systems.system import Hit, System
+from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.command_line import main
 from sparring.workflows.commands import system_folder
 from tests.support import deployed, searching, tiny
@@ -166,7 +166,7 @@ def test_scores_of_all_stages_are_printed(
 ) -> None:
     scores = {"lexical": 12.345, "dense": 0.5, "fusion": 0.0323, "ranker": -1.0}
     hit = Hit("d1", 0.7, scores, "A title", "Its text.")
-    monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
+    monkeypatch.setattr(LoadedSystem, "search", lambda *_, **__: [[hit]])
     assert search(run, exported("retriever") / "system", "bara") == 0
     assert said()[0].endswith("1. A title  (0.700: BM25 12.35, retriever 0.500, ranker -1.00)  d1\n   Its text.\n")
 
@@ -336,7 +336,7 @@ def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
         to = tmp_path / name
         assert place("export", str(to), "--system", name) == 0
         assert faiss.extract_index_ivf(faiss.read_index(str(to / "system" / "index.faiss"))).nprobe == 3
-        system, own = System.load(str(to / "system"), threads=1), ranked(place, label)
+        system, own = LoadedSystem.load(str(to / "system"), threads=1), ranked(place, label)
         for query, text in list(asked(place).items())[:4]:
             hits = system.search([text], 20)[0]
             assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in own[query]]

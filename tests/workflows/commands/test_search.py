@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sparring.components.systems.system import Hit, System
+from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.experiments import loading
@@ -132,7 +132,7 @@ def test_control_characters_of_documents_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, played: Place, said: Said
 ) -> None:
     hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
-    monkeypatch.setattr(System, "search", lambda *_, **__: [[hit]])
+    monkeypatch.setattr(LoadedSystem, "search", lambda *_, **__: [[hit]])
     assert played("search", "barami", *RETRIEVER) == 0
     assert said()[0] == "1. a  ]0;title  b  (1.000)  d\\x1b[2J1\n   one 31m two [31mred\n"
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.systems.system import System
+from sparring.components.systems.system import LoadedSystem
 from sparring.workflows import ROOT
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
@@ -48,7 +48,7 @@ def service(place: Place) -> Iterator[Served]:
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened in this process."""
     monkeypatch.setattr(Library, "system", None)
-    monkeypatch.setattr(System, "load", None)
+    monkeypatch.setattr(LoadedSystem, "load", None)
 
 
 def queries(place: Place) -> list[dict[str, str]]:

@@ -202,7 +202,7 @@ class Passages(Part):
         return MineConfig(negatives=0)
 
 
-class Reading(Part):
+class ReaderPhase(Part):
     """A reader that writes answers out of what systems find (section 3.4.6)."""
 
     model: ReaderConfig
@@ -288,7 +288,7 @@ class Config(RetrievalConfig):
     """Whether the chosen expansions are issued to the dense retriever too (section 3.6.2, Table 3.7)."""
     passages: Passages | None = None
     """Rerank the passages that the first expansion and the query rerankers' choices find (Table 3.6); null for not."""
-    reader: Reading | None = None
+    reader: ReaderPhase | None = None
     """Answer questions out of what BM25, the dense retriever, the first expansion and the query rerankers' choices find
     (Table 3.5); null for not."""
     models_from: str | None = None

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from sparring.workflows.recipes.ear.config import Reading
+from sparring.workflows.recipes.ear.config import ReaderPhase
 from sparring.workflows.recipes.ear.dense import DenseRetriever
 from sparring.workflows.recipes.ear.setting import READING, Setting
 from sparring.workflows.stages.learning import learnt
@@ -15,7 +15,9 @@ from sparring.workflows.systems.model import Model
 class Reader:
     """The reader on one collection."""
 
-    def __init__(self, setting: Setting, config: Reading, dense: DenseRetriever, trained: Self | None = None) -> None:
+    def __init__(
+        self, setting: Setting, config: ReaderPhase, dense: DenseRetriever, trained: Self | None = None
+    ) -> None:
         """`trained` is that of another collection whose model reads here; None to train on this one."""
         self._setting, self._config, self._dense, self._trained = setting, config, dense, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sparring.components.data.tokens import Tokens
 from sparring.components.retrieval import lucene, topk
 from sparring.components.retrieval.lucene_search import Searcher
-from sparring.components.systems.config import Lexical, Neighbours
+from sparring.components.systems.config import LexicalStage, NeighboursStage
 from sparring.components.systems.documents import Documents
 
 Found = list[tuple[str, float]]
@@ -29,13 +29,13 @@ Vectors = Callable[[np.ndarray], np.ndarray]
 class BM25:
     """BM25's lists. Java is started and asked in a thread of its own, so that any thread may call this."""
 
-    def __init__(self, folder: Path, config: Lexical, *, threads: int) -> None:
+    def __init__(self, folder: Path, config: LexicalStage, *, threads: int) -> None:
         lucene.runtime()
         self._java = ThreadPoolExecutor(1, "lucene")
         self._searcher = self._java.submit(self._open, folder, config, threads)
 
     @staticmethod
-    def _open(folder: Path, config: Lexical, threads: int) -> Searcher:
+    def _open(folder: Path, config: LexicalStage, threads: int) -> Searcher:
         searcher = Searcher(folder, config.analysis, k1=config.k1, b=config.b, threads=threads)
         if config.rm3 is not None:
             searcher.feed_back(**config.rm3.model_dump())
@@ -56,7 +56,7 @@ class BM25:
         return [[hit for hit in found if hit[0] != own][:k] for found, own in zip(lists, without, strict=True)]
 
 
-class Encoder:
+class TextEncoder:
     """A retriever's model, which makes vectors of texts."""
 
     def __init__(self, folder: Path, *, precision: str, vectors: str, **options: Any) -> None:
@@ -85,11 +85,11 @@ class Encoder:
         return self._inference.ask(reading, np.arange(len(texts)), side).astype(self._vectors)
 
 
-class Retriever:
+class LoadedRetriever:
     """A retriever's rankings."""
 
     def __init__(
-        self, encoder: Encoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
+        self, encoder: TextEncoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
     ) -> None:
         """Combine a model with a search among the documents' vectors. `vectors` reads the vectors of documents, for
         reranking by neighbours."""
@@ -108,7 +108,7 @@ class Retriever:
             rankings.append(list(zip(ids, topk.scores_of(keys).tolist(), strict=True)))
         return rankings
 
-    def by_neighbours(self, query: np.ndarray, ranking: Found, config: Neighbours) -> Found:
+    def by_neighbours(self, query: np.ndarray, ranking: Found, config: NeighboursStage) -> Found:
         """Rerank the first documents of a query's ranking by their neighbours among one another."""
         assert self._vectors is not None
         ids = [doc_id for doc_id, _ in ranking[: config.context]]
@@ -118,7 +118,7 @@ class Retriever:
         return reordered(ranking, sorted(first, key=lambda hit: (-hit[1], hit[0])))
 
 
-def similarities(query: np.ndarray, documents: np.ndarray, config: Neighbours) -> np.ndarray:
+def similarities(query: np.ndarray, documents: np.ndarray, config: NeighboursStage) -> np.ndarray:
     """(n,) similarities of a query to the documents of its list, by their neighbours among one another."""
     import torch
 
