@@ -1,11 +1,10 @@
 """The work of each step function: one size per step, memory that may be missing, and the sizes of the artifact.
 
-Step functions are known by name, such as `encode.encode_documents`. `MAKES` has those whose work is to go through the
-rows of their tables, `WORK` all others. They see a step's inputs, in which the sizes of an upstream artifact stand for
-the artifact.
+By default a step goes through the rows of its tables, and no later step needs its sizes. `WORK` has the step functions
+that do something else, by name, and `MAKES` those whose sizes are needed. They see a step's inputs, in which the sizes
+of an upstream artifact stand for the artifact. The work of step functions outside this package is not known.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,15 +16,26 @@ from sparring.components.config import listing
 from sparring.components.models.shape import predicted_at_once, shape_of
 from sparring.components.training.terms import declared
 from sparring.workflows.estimating.site import Pool, Site
-from sparring.workflows.estimating.sizes import Collection, Groups, Index, Model, Ranking, UnknownSize, Vectors
+from sparring.workflows.estimating.sizes import (
+    UNKNOWN,
+    Collection,
+    Groups,
+    Index,
+    Model,
+    Ranking,
+    UnknownSize,
+    Vectors,
+)
 
+STEPS = "workflows.steps."
 HEAP = 1e9
 """Memory of a Java machine, in bytes."""
 SELF_CHECK = 32
 """Rows whose training takes as long as a training's self-check."""
-TARGET, ANSWER, IN_FILE, ADDED = 20.0, 4.0, 15.0, {"terms": 1.4, "sentence": 25.0, "title": 6.0}
-"""Mean tokens of a generator's target, of an answer, of an expansion in a file, and of a term, sentence or title."""
+TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
+"""Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
 MORE_MEMORY = "a machine with more memory"
+INDEX = "search.index: codes of 64 bytes per document, such as IVF65536,PQ64, or null, which searches vectors on disk"
 
 
 class Inputs(dict[str, Any]):
@@ -83,14 +93,15 @@ def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None
     try:
         if name in WORK:
             work = WORK[name](site, inputs)
-        elif name in MAKES:
-            makes = MAKES[name](inputs)
+        elif function.startswith(STEPS):
+            makes = MAKES[name](inputs) if name in MAKES else UNKNOWN
             work = Work(amount=_rows([inputs, makes]), makes=makes)
         else:
             return None
     except UnknownSize:
         return None
-    return replace(work, kept=float(getattr(work.makes, "bytes", 1e5) if work.kept is None else work.kept))
+    kept = 1e5 if work.makes is UNKNOWN or work.makes is None else work.makes.bytes
+    return replace(work, kept=float(kept if work.kept is None else work.kept))
 
 
 def _rows(value: Any) -> float:
@@ -151,9 +162,8 @@ def _joined(inputs: Inputs) -> Collection:
 
 
 def _expanded_by_relevance(inputs: Inputs) -> Collection:
-    config = inputs.config
-    tokens = ADDED[config.draws] * (config.terms if config.draws == "terms" else 1)
-    return _expanded(inputs.data, inputs.splits, config.number, tokens)
+    tokens = {"terms": 1.4 * inputs.config.terms, "sentence": 25.0, "title": 6.0}[inputs.config.draws]
+    return _expanded(inputs.data, inputs.splits, inputs.config.number, tokens)
 
 
 def _expanded(data: Collection, splits: Any, expansions: int, tokens: float) -> Collection:
@@ -167,13 +177,8 @@ def _measures(inputs: Inputs) -> Ranking:
     return Ranking(inputs.ranking.queries, 0)
 
 
-def _nothing(inputs: Inputs) -> None:
-    return None
-
-
 MAKES: dict[str, Callable[[Inputs], Any]] = {
     "answers.answering": lambda inputs: Ranking(sum(map(inputs.data.count, inputs.splits)), inputs.ranking.k),
-    "analyse.analyse": _nothing,
     "choose.answer_ranks": lambda inputs: inputs.expanded,
     "choose.choose": _ranking,
     "choose.choose_several": _ranking,
@@ -183,21 +188,16 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
         sum(next(iter(fold["measures"].values())).queries for fold in inputs.folds), 0
     ),
     "evaluate.evaluate": _measures,
-    "evaluate.nothing_measured": _nothing,
     "expand.chosen_queries": lambda inputs: _expanded(inputs.data, [inputs.split], 1, IN_FILE),
     "expand.concatenated": _concatenated,
     "expand.expand_by_relevance": _expanded_by_relevance,
     "expand.expand_from_file": lambda inputs: _expanded(inputs.data, inputs.splits, inputs.config.number or 1, IN_FILE),
     "expand.joined_expansions": _joined,
     "expand.with_question": lambda inputs: _expanded(inputs.data, inputs.splits, inputs.expanded.expansions + 1, 0.0),
-    "expansion_examples.study": _nothing,
     "fuse.fuse": _ranking,
     "fuse.fuse_expansions": _ranking,
-    "gate.gate": _nothing,
     "imported_ranking.rank_from_file": _ranking,
     "neighbours.rerank_by_neighbours": lambda inputs: inputs.ranking,
-    "pictures.along": _nothing,
-    "pictures.pictures": _nothing,
     "prior.add_prior": lambda inputs: inputs.reranked,
     "prior.fit_prior": lambda inputs: inputs.reranked,
     "prior.teach_with_prior": lambda inputs: inputs.groups,
@@ -208,8 +208,6 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
     "read.evaluate_answers": lambda inputs: inputs.answers,
     "read.reading_groups": _reading_groups,
     "screen.screen": _ranking,
-    "select.select": _nothing,
-    "sizes.sizes": _nothing,
     "smooth.contexts": _contexts,
     "smooth.smooth": lambda inputs: inputs.groups,
     "targets.targets": _targets,
@@ -252,13 +250,16 @@ def _lucene_search(site: Site, inputs: Inputs) -> Work:
     return Work(amount=looks, makes=made, pool="java", needs=needs)
 
 
-def _pass(site: Site, model: Model, pool: Pool, states: float | None = None) -> Need:
-    """The memory of a worker that runs a model: weights in two precisions, and a layer's states of one pass."""
-    shape = model.shape
-    each = float(4 * shape.width + shape.middle) if states is None else states
-    held = 6.0 * shape.parameters + 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * each
+def _by_model(
+    site: Site, use: str, model: Model, amount: float, makes: Any, states: float | None = None, **more: Any
+) -> Work:
+    """Work of workers that hold a model's weights in two precisions, and a layer's states of one pass."""
+    pool: Pool = "score" if use == "scoring" else "map"
+    each = float(4 * model.shape.width + model.shape.middle) if states is None else states
+    held = 6.0 * model.shape.parameters + 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * each
     advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
-    return Need("the model and one pass through it", held, pool, advice, True)
+    needs = (Need("the model and one pass through it", held, pool, advice, True),)
+    return Work(amount=amount, makes=makes, pool=pool, use=use, model=model, needs=needs, **more)
 
 
 def _lengths(model: Model, lengths: Any, special: int, limit: str, default: int) -> Any:
@@ -284,29 +285,13 @@ def _encode(site: Site, inputs: Inputs) -> Work:
     else:
         count, lengths = data.documents, _lengths(model, data.document_lengths, 2, "document_tokens", 128)
     width = getattr(model.config, "projection", None) or model.shape.width
-    return Work(
-        amount=count * _operations(model, lengths),
-        makes=Vectors(count, width, 2 if config.vectors == "float16" else 4),
-        pool="map",
-        use="encoding",
-        model=model,
-        precision=config.precision,
-        needs=(_pass(site, model, "map"),),
-    )
+    vectors = Vectors(count, width, 2 if config.vectors == "float16" else 4)
+    return _by_model(site, "encoding", model, count * _operations(model, lengths), vectors, precision=config.precision)
 
 
 def _score(site: Site, model: Model, data: Collection, pairs: int, config: Any, makes: Any) -> Work:
-    return Work(
-        amount=pairs * _operations(model, _pair_lengths(model, data)),
-        makes=makes,
-        pool="score",
-        use="scoring",
-        model=model,
-        precision=config.precision,
-        needs=(_pass(site, model, "score"),),
-        kept=20.0 * pairs,
-        scratch=20.0 * pairs,
-    )
+    amount, kept = pairs * _operations(model, _pair_lengths(model, data)), 20.0 * pairs
+    return _by_model(site, "scoring", model, amount, makes, precision=config.precision, kept=kept, scratch=kept)
 
 
 def _score_groups(site: Site, inputs: Inputs) -> Work:
@@ -326,15 +311,11 @@ def _predict(site: Site, inputs: Inputs) -> Work:
 
 def _write_texts(site: Site, model: Model, count: int, read: float, tokens: float, makes: Any) -> Work:
     """Texts that a model writes a token at a time, after so many operations of reading."""
-    return Work(
-        amount=count * (read + tokens * _operations(model, np.ones(1))),
-        makes=makes,
-        pool="map",
-        use="generating",
-        model=model,
-        kept=150.0 * count,
-        needs=(_pass(site, model, "map", 2.0 * model.shape.width * model.shape.layers),),
+    amount, states = (
+        count * (read + tokens * _operations(model, np.ones(1))),
+        2.0 * model.shape.width * model.shape.layers,
     )
+    return _by_model(site, "generating", model, amount, makes, states, kept=150.0 * count)
 
 
 def _expand_by_model(site: Site, inputs: Inputs) -> Work:
@@ -434,7 +415,7 @@ def _search(site: Site, inputs: Inputs) -> Work:
     looks = queries * float(documents)
     if index is not None:
         looks = queries * index.looks + min(inputs.config.sample, queries) * float(documents)
-        needs.append(Need(f"an index {index.factory}", index.bytes, "one", _index_advice(site, documents)))
+        needs.append(Need(f"an index {index.factory}", index.bytes, "one", INDEX))
     return Work(
         amount=looks * inputs.vectors.width + 3e4 * made.rows,
         makes=made,
@@ -451,7 +432,7 @@ def _faiss_index(site: Site, inputs: Inputs) -> Work:
     sample = min(vectors.count, max(65_536, 64 * cells))
     compared = 20.0 * sample * cells + vectors.count * (cells + (1600.0 if "HNSW" in factory else 0.0))
     held = index.bytes + 4.0 * vectors.width * sample
-    needs = (Need(f"an index {factory}", held, "one", _index_advice(site, vectors.count)),)
+    needs = (Need(f"an index {factory}", held, "one", INDEX),)
     return Work(amount=compared * vectors.width, makes=index, pool="map", needs=needs)
 
 
@@ -474,15 +455,6 @@ def index_of(factory: str, documents: int, width: int, probes: int = 16, ef: int
 def _number(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return int(match[1]) if match else 0
-
-
-def _index_advice(site: Site, documents: int) -> str:
-    """Name an index that fits into four fifths of a machine's memory."""
-    cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
-    for item in (64, 32, 16):
-        if documents * (item + 8.0) < 0.8 * site.memory:
-            return f"search.index: IVF{cells},PQ{item} ({documents * (item + 8.0) / 1e9:,.0f} GB)"
-    return "search.index: null (exact search, which reads the vectors from disk), or machines with more memory"
 
 
 def _smaller_vectors(site: Site, inputs: Inputs) -> Work:
