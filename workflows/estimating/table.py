@@ -10,7 +10,8 @@ def estimate_text(expected: Estimate) -> str:
     site, low, high = expected.site, *expected.between
     priced, cuda = site.cluster.price_per_hour is not None, site.cuda
     optional = (True, priced, True, cuda, True)
-    total = [between(low, high), f"{_money(expected, low)} to {_money(expected, high)}" if priced else ""]
+    prices = dict.fromkeys(_money(expected, seconds) for seconds in (low, high))
+    total = [between(low, high), " to ".join(prices)]
     total += [size(expected.memory), size(expected.gpu_memory), size(expected.kept)]
     head = ["time", "money", "memory", "on a GPU", "disk"]
     cells = [head, *(_cells(expected, row) for row in expected.rows), total]
