@@ -33,7 +33,7 @@ class Row:
 
     node: Step
     work: Work | None
-    """If None, the step's work is not known."""
+    """If None, the step's work is not measured."""
     seconds: float = 0.0
     memory: float = 0.0
     """Bytes of the step's processes on the machine that has most of them."""
@@ -76,7 +76,7 @@ class Estimate:
         """Range of the seconds, as factors. The lower end is for machines without other programs."""
         total = sum(row.seconds for row in self.rows) or 1.0
         low, high = (sum(row.seconds * row.spread[end] for row in self.rows) / total for end in (0, 1))
-        return low * self.rates.own, high
+        return low * self.rates.share, high
 
     @property
     def between(self) -> tuple[float, float]:
@@ -111,7 +111,7 @@ class Estimate:
 
     @property
     def unknown(self) -> list[str]:
-        """Labels of steps whose work is not known."""
+        """Labels of steps whose work is not measured."""
         return [row.node.label for row in self.rows if row.work is None]
 
     @cached_property
@@ -170,23 +170,23 @@ def works(
 ) -> tuple[dict[str, Work | None], list[sizes.Collection]]:
     """Describe the work of steps, inputs first, by their fingerprints; and size the collections. Sources are read for
     so many seconds."""
-    described, made = dict[str, Work | None](), dict[str, Any]()
+    described, artifacts = dict[str, Work | None](), dict[str, Any]()
     collections, cache = list[sizes.Collection](), dict[str, sizes.Collection]()
     for node in nodes:
 
-        def value(given: Any, node: Step = node) -> Any:
-            if isinstance(given, Step):
-                return made[given.fingerprint]
-            if not isinstance(given, Source):
-                return given
+        def value(bound: Any, node: Step = node) -> Any:
+            if isinstance(bound, Step):
+                return artifacts[bound.fingerprint]
+            if not isinstance(bound, Source):
+                return bound
             record = store.record(node) if "documents" not in assumed else None
             finished = finished_sizes(record, store.path(node)) if record is not None else None
-            read = assume(finished, assumed) if finished else source_sizes(given, assumed, seconds, cache)
+            read = assume(finished, assumed) if finished else source_sizes(bound, assumed, seconds, cache)
             collections.append(read)
             return read
 
         work = work_of(function_name(node.function), site, mapped(node.inputs, value))
-        described[node.fingerprint], made[node.fingerprint] = work, UNKNOWN if work is None else work.makes
+        described[node.fingerprint], artifacts[node.fingerprint] = work, UNKNOWN if work is None else work.makes
     return described, collections
 
 
@@ -223,12 +223,12 @@ def _row(node: Step, work: Work | None, rates: Rates) -> Row:
     if work is None:
         return Row(node, work)
     site, needs = rates.site, (*work.needs, Need("", 0.0, "one" if work.needs else work.pool))
-    known = rate_key(short_name(function_name(node.function)), work) in rates.learned
+    measured = rate_key(short_name(function_name(node.function)), work) in rates.learned
     return Row(
         node,
         work,
         rates.seconds(node, work),
         max(_on_node(need, site) for need in needs),
         max(need.bytes if _on_gpu(need, site) else 0.0 for need in needs),
-        EXACT if site.cluster.hardware is not None else LEARNED if known else GUESSED,
+        EXACT if site.cluster.hardware is not None else LEARNED if measured else GUESSED,
     )

@@ -19,8 +19,11 @@ from sparring.workflows.store.dag import Step, function_name
 from sparring.workflows.store.store import RECORD, Store
 
 ROW = 1e-6
+"""Seconds per row of a table."""
 PRODUCT = 2.5e-11
+"""Seconds per multiplication in a search for vectors."""
 SECONDS = {
+    "analyse": 5e-6,
     "choose": 4e-7,
     "choose_neighbours": 2e-5,
     "evaluate.averages": 1.2e-8,
@@ -52,7 +55,7 @@ LOOP = 2.7e-3
 """Seconds of `_loop` on the reference core."""
 WRITING = 1.3
 """Time to read, check and write records, as a multiple of the time to read them."""
-STEP, RAY, JAVA, TRAINING = 0.05, 1.5, 2.0, 2.0
+STEP, RAY, JAVA, TRAINING = 0.05, 1.5, 1.0, 2.0
 """Seconds to record a step, to start Ray, to start Java, and to prepare a training."""
 FIRST = {"inline": 5.0, "map": 6.6, "train": 13.0}
 LATER = {"inline": 0.0, "map": 0.5, "train": 0.6}
@@ -66,7 +69,7 @@ class Rates:
     site: Site
     slowness: float = 1.0
     """Factor of the table."""
-    own: float = 1.0
+    share: float = 1.0
     """Share of a core that this process gets; other programs take the rest."""
     learned: dict[str, float] = field(default_factory=dict)
     """Seconds per unit in records, by `rate_key`."""
@@ -143,8 +146,8 @@ def rates_of(site: Site, store: Store) -> Rates:
     """Find the rates of these machines."""
     stated = site.cluster.hardware
     if stated is None:
-        slow, own = slowness()
-        return Rates(site, slow, own, learned(site, store))
+        slow, share = slowness()
+        return Rates(site, slow, share, learned(site, store))
     models = (
         f"models run at {stated.share_of_peak:.0%} of {stated.gpu_teraflops:g} teraflops on each of "
         f"{site.gpus * site.nodes} GPUs"
@@ -160,26 +163,26 @@ def rates_of(site: Site, store: Store) -> Rates:
 
 
 def learned(site: Site, store: Store) -> dict[str, float]:
-    """Learn the rates of models from all records in a store that this machine made with the same workers.
+    """Learn the rates of models from all records in a store that this machine wrote with the same workers.
 
     Sizes flow through the records as they do through a graph.
     """
     records = [json.loads(path.read_text()) for path in store.root.glob(f"*/{RECORD}")]
     profile = site.cluster.model_dump(mode="json", include={"device", "train", "map", "score", "recompute"})
     sums: dict[str, tuple[float, float]] = {}
-    made: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     for record in sorted(records, key=lambda record: record["started"]):
-        made[record["fingerprint"]] = UNKNOWN
+        sizes[record["fingerprint"]] = UNKNOWN
         with suppress(Exception):  # a record of another version, whose inputs may have other names
             name, folder = short_name(record["function"]), f"{record['function'].rpartition('.')[2]}-"
             if name == "ingest.ingest":
                 folder += record["fingerprint"][:12]
-                made[record["fingerprint"]] = finished_sizes(record, store.root / folder) or UNKNOWN
+                sizes[record["fingerprint"]] = finished_sizes(record, store.root / folder) or UNKNOWN
                 continue
-            work = work_of(record["function"], site, _resolved(record["inputs"], made))
+            work = work_of(record["function"], site, _resolved(record["inputs"], sizes))
             if work is None:
                 continue
-            made[record["fingerprint"]] = work.makes
+            sizes[record["fingerprint"]] = work.makes
             alike = record["machine"] == machine() and profile.items() <= (record["cluster"] or {}).items()
             if alike and (key := rate_key(name, work)):
                 amount, seconds = sums.get(key, (0.0, 0.0))
@@ -187,23 +190,23 @@ def learned(site: Site, store: Store) -> dict[str, float]:
     return {key: seconds / amount for key, (amount, seconds) in sums.items() if seconds >= 1.0 and amount}
 
 
-def _resolved(value: Any, made: Mapping[str, Any]) -> Any:
+def _resolved(value: Any, sizes: Mapping[str, Any]) -> Any:
     """The inputs in a record, with sizes in the place of artifacts."""
     if isinstance(value, dict):
         if value.keys() == {"step"}:
-            return made.get(value["step"], UNKNOWN)
-        return Inputs({key: _resolved(item, made) for key, item in value.items()})
-    return [_resolved(item, made) for item in value] if isinstance(value, list) else value
+            return sizes.get(value["step"], UNKNOWN)
+        return Inputs({key: _resolved(item, sizes) for key, item in value.items()})
+    return [_resolved(item, sizes) for item in value] if isinstance(value, list) else value
 
 
 def slowness() -> tuple[float, float]:
     """Measure how many times longer this machine takes, as busy as it is, than the reference core; and the share of a
     core that this process gets."""
     _loop()  # NumPy imports what it draws with
-    began, own = time.perf_counter(), time.thread_time()
+    began, began_thread = time.perf_counter(), time.thread_time()
     for _ in range(40):
         _loop()
-    took, computed = time.perf_counter() - began, time.thread_time() - own
+    took, computed = time.perf_counter() - began, time.thread_time() - began_thread
     return max(0.2, took / 40 / LOOP), min(1.0, computed / took)
 
 

@@ -112,7 +112,7 @@ def _rows(value: Any) -> float:
 
 
 def _ranking(inputs: Inputs) -> Ranking:
-    """Size a ranking of a split that is as deep as those that it is made from."""
+    """Size a ranking of a split, as deep as the rankings that it combines."""
     depths = [each.k for each in (inputs.get("ranking"), *inputs.get("rankings", ())) if each is not None]
     return Ranking(inputs.data.count(inputs.split), inputs.get("k") or max(depths))
 
@@ -243,11 +243,11 @@ def _lucene_index(site: Site, inputs: Inputs) -> Work:
 
 def _lucene_search(site: Site, inputs: Inputs) -> Work:
     """A query looks at some of its million documents; with feedback three times."""
-    made = Ranking(sum(map(inputs.data.count, inputs.splits)), min(inputs.k, inputs.data.documents))
-    beyond, times = (0.25, 3) if "rm3" in inputs else (0.06 + 2e-4 * made.k, 1)
-    looks = made.queries * times * (beyond + inputs.data.documents / 1e6)
+    makes = Ranking(sum(map(inputs.data.count, inputs.splits)), min(inputs.k, inputs.data.documents))
+    beyond, times = (0.25, 3) if "rm3" in inputs else (0.06 + 2e-4 * makes.k, 1)
+    looks = makes.queries * times * (beyond + inputs.data.documents / 1e6)
     needs = (Need("Java", HEAP, "java", "in the profile (--cluster), fewer java.workers: each has a Java machine"),)
-    return Work(amount=looks, makes=made, pool="java", needs=needs)
+    return Work(amount=looks, makes=makes, pool="java", needs=needs)
 
 
 def _by_model(
@@ -300,8 +300,8 @@ def _score_groups(site: Site, inputs: Inputs) -> Work:
 
 def _rerank(site: Site, inputs: Inputs) -> Work:
     ranking, config, count = inputs.ranking, inputs.config, inputs.data.count(inputs.split)
-    made = Ranking(min(count, config.queries or count), ranking.k)
-    return _score(site, inputs.ranker, inputs.data, made.queries * min(config.depth, ranking.k), config, made)
+    makes = Ranking(min(count, config.queries or count), ranking.k)
+    return _score(site, inputs.ranker, inputs.data, makes.queries * min(config.depth, ranking.k), config, makes)
 
 
 def _predict(site: Site, inputs: Inputs) -> Work:
@@ -320,10 +320,10 @@ def _write_texts(site: Site, model: Model, count: int, read: float, tokens: floa
 
 def _expand_by_model(site: Site, inputs: Inputs) -> Work:
     config, data, model = inputs.config, inputs.data, inputs.models[0]
-    made = _expanded(data, inputs.splits, config.number, config.new_tokens)
+    makes = _expanded(data, inputs.splits, config.number, config.new_tokens)
     beams = (config.beams or config.number) / config.number if config.method == "beam" else 1.0
     read = _operations(model, data.query_lengths) / config.number
-    return _write_texts(site, model, made.rows, read, beams * config.new_tokens, made)
+    return _write_texts(site, model, makes.rows, read, beams * config.new_tokens, makes)
 
 
 def _read_answers(site: Site, inputs: Inputs) -> Work:
@@ -410,17 +410,17 @@ def _whiten(site: Site, inputs: Inputs) -> Work:
 def _search(site: Site, inputs: Inputs) -> Work:
     """Products of queries and documents; a row of the ranking takes as long as 30,000."""
     documents, queries, index = inputs.data.documents, inputs.queries.count, inputs.get("index")
-    made = Ranking(queries, min(inputs.k * inputs.get("times", 1), documents))
+    makes = Ranking(queries, min(inputs.k * inputs.get("times", 1), documents))
     needs = [Need("ids of all documents and their order", 40.0 * documents, "driver")]
     looks = queries * float(documents)
     if index is not None:
         looks = queries * index.looks + min(inputs.config.sample, queries) * float(documents)
         needs.append(Need(f"an index {index.factory}", index.bytes, "one", INDEX))
     return Work(
-        amount=looks * inputs.vectors.width + 3e4 * made.rows,
-        makes=made,
+        amount=looks * inputs.vectors.width + 3e4 * makes.rows,
+        makes=makes,
         pool="map",
-        scratch=8.0 * made.rows * -(-documents // 2**20),
+        scratch=8.0 * makes.rows * -(-documents // 2**20),
         needs=tuple(needs),
     )
 
@@ -459,15 +459,15 @@ def _number(pattern: str, text: str) -> int:
 
 def _smaller_vectors(site: Site, inputs: Inputs) -> Work:
     vectors = inputs.vectors
-    made = Vectors(vectors.count, inputs.dimensions or vectors.width, 1 if inputs.kind == "int8" else vectors.item)
-    return Work(amount=2.0 * vectors.count, makes=made)
+    makes = Vectors(vectors.count, inputs.dimensions or vectors.width, 1 if inputs.kind == "int8" else vectors.item)
+    return Work(amount=2.0 * vectors.count, makes=makes)
 
 
 def _fit_fusion(site: Site, inputs: Inputs) -> Work:
     """Ten weights are tried for each ranking but one, on at most 500 queries."""
-    made, depth = _ranking(inputs), sum(each.k for each in inputs.rankings)
+    makes, depth = _ranking(inputs), sum(each.k for each in inputs.rankings)
     trials = 10 ** (len(inputs.rankings) - 1)
-    return Work(amount=depth * (trials * min(made.queries, 500) + made.queries), makes=made)
+    return Work(amount=depth * (trials * min(makes.queries, 500) + makes.queries), makes=makes)
 
 
 def _choose_neighbours(site: Site, inputs: Inputs) -> Work:
@@ -477,11 +477,11 @@ def _choose_neighbours(site: Site, inputs: Inputs) -> Work:
 
 def _mine(site: Site, inputs: Inputs) -> Work:
     config, ranking = inputs.config, inputs.ranking
-    made = Groups(inputs.groups, 1 + config.negatives + config.random, inputs.data.count(inputs.split))
+    makes = Groups(inputs.groups, 1 + config.negatives + config.random, inputs.data.count(inputs.split))
     read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
     held = 40.0 * (inputs.data.documents + read)
     needs = (Need("ids of all documents, and the ranking that negatives come from", held, "driver"),)
-    return Work(amount=inputs.data.documents + read + 5.0 * inputs.groups, makes=made, needs=needs)
+    return Work(amount=inputs.data.documents + read + 5.0 * inputs.groups, makes=makes, needs=needs)
 
 
 def _results(site: Site, inputs: Inputs) -> Work:

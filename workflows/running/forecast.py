@@ -79,8 +79,8 @@ class Forecast:
         return max([*each, (waiting + sum(each)) / max(1, self._at_once)])
 
     def left_between(self, running: Running) -> tuple[float, float]:
-        """Predict the least and the most seconds until the run ends. The spread of the estimate counts less, the more of
-        the run is done."""
+        """Predict the least and the most seconds until the run ends. The spread counts less, the more of the run is
+        done."""
         sure = (PRIOR * self.total / self._estimated) ** 0.5 if self._estimated else 1.0
         least, most = (self.left(running, factor**sure) for factor in self.spread)
         return least, most

@@ -230,10 +230,10 @@ def test_expansions_multiply_queries() -> None:
         "workflows.steps.expand.expand_from_file", here, {"data": data, "splits": ["train", "dev"], "config": config}
     )
     assert expanded is not None
-    made = expanded.makes
-    assert (made.rows, made.count("dev"), made.count("test"), made.expansions) == (330, 30, 0, 3)
-    assert made.query_lengths.tolist() == [20.0]
-    inputs = {"data": DATA, "ranks": made, "split": "train", "queries": 40, "candidates": 2}
+    makes = expanded.makes
+    assert (makes.rows, makes.count("dev"), makes.count("test"), makes.expansions) == (330, 30, 0, 3)
+    assert makes.query_lengths.tolist() == [20.0]
+    inputs = {"data": DATA, "ranks": makes, "split": "train", "queries": 40, "candidates": 2}
     grouped = work_of("workflows.steps.choose.rank_groups", here, inputs)
     assert grouped is not None
     assert (grouped.makes.groups, grouped.makes.candidates) == (40, 2)
@@ -262,9 +262,9 @@ def test_a_disk_without_any_space_is_said_to_be_too_small(config: Path, tmp_path
 
 
 def test_steps_at_once_take_as_long_as_the_longest_chain(config: Path, tmp_path: Path) -> None:
-    one, four = (estimated(config, Cluster(parallel_steps=count)) for count in (1, 4))
-    assert one.seconds == sum(row.seconds for row in one.rows)
-    assert max(row.seconds for row in four.rows) < four.seconds < one.seconds
+    alone, together = (estimated(config, Cluster(parallel_steps=count)) for count in (1, 4))
+    assert alone.seconds == sum(row.seconds for row in alone.rows)
+    assert max(row.seconds for row in together.rows) < together.seconds < alone.seconds
 
 
 def test_queries_that_a_share_draws_are_called_expected(tmp_path: Path, beir: Path, encoder: Path) -> None:
@@ -287,7 +287,7 @@ def test_workers_that_cannot_share_a_batch_are_refused(
 
 
 def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encoder: Path, said: tiny.Said) -> None:
-    for batch, told in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
+    for batch, warnings in ((16, []), (40, ["a batch of 40 has each of the 16 training queries up to 3 times"])):
         tree = tiny.dpr(beir, encoder)
         tree["train"] |= {"batch": batch}
         experiment = loading.read(tiny.write(tmp_path / "large.yaml", tree), [], tmp_path / "runs")
@@ -295,7 +295,7 @@ def test_a_batch_larger_than_the_data_is_told(tmp_path: Path, beir: Path, encode
         said()
         assert run_time.foresee(experiment, nodes, store, Cluster(mode="inline", device="cpu"))
         lines = [line for line in said()[1].splitlines() if "slow" in line]
-        assert lines == [f"estimate: slow: retriever: {line}" for line in told]
+        assert lines == [f"estimate: slow: retriever: {line}" for line in warnings]
 
 
 def test_run_says_the_estimate_first_and_how_far_it_was_off(config: Path, tmp_path: Path, said: tiny.Said) -> None:

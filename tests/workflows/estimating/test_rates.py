@@ -47,10 +47,10 @@ def test_a_stated_cluster_takes_operations_over_its_rate() -> None:
 def test_workers_and_threads_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "cpu_info", lambda: "flags: avx512f")
     here = Site(Cluster(mode="inline", device="cpu", map={"workers": 2, "threads": 3}), 1, 6, 1e10, 1e12)
-    known = Rates(here, slowness=2.0)
-    took = known._works("encode.encode_documents", encoding())
+    table = Rates(here, slowness=2.0)
+    took = table._works("encode.encode_documents", encoding())
     assert took == pytest.approx(1e12 / (rates.FP32 / 2 * rates.SHARES["encoding"] * 6))
-    assert known._works("fuse.fuse", Work(amount=1e6)) == pytest.approx(2e6 * rates.ROW)
+    assert table._works("fuse.fuse", Work(amount=1e6)) == pytest.approx(2e6 * rates.ROW)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_the_table_follows_the_instructions(
 
 def test_a_process_imports_once() -> None:
     here = Site(Cluster(mode="inline", device="cpu"), 1, 2, 1e10, 1e12)
-    known = Rates(here)
-    first, second = known.seconds(ENCODE, encoding()), known.seconds(ENCODE, encoding())
+    table = Rates(here)
+    first, second = table.seconds(ENCODE, encoding()), table.seconds(ENCODE, encoding())
     assert first - second == pytest.approx(rates.FIRST["inline"])
-    assert known.seconds(FUSE, Work(amount=0.0)) == rates.STEP
+    assert table.seconds(FUSE, Work(amount=0.0)) == rates.STEP
 
 
 def test_the_first_loop_in_a_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_records_of_earlier_runs_give_rates(played: tiny.Place, records: Callabl
     trained = [row for row in models if row.node.function.__name__ == "train"]
     keys = [rates.rate_key("train.train", row.work) for row in trained if row.work]
     for key in keys:
-        alike = [row.work.amount for row, other in zip(trained, keys, strict=True) if row.work and other == key]
+        alike = [row.work.amount for row, its_key in zip(trained, keys, strict=True) if row.work and its_key == key]
         assert expected.rates.learned[key] == pytest.approx(3.0 * len(alike) / sum(alike))
     assert {row.spread for row in expected.rows if row not in models} == {GUESSED}
 
