@@ -33,7 +33,7 @@ class Row:
 
     node: Step
     work: Work | None
-    """If None, the step's work is not measured."""
+    """If None, the step's work is not known."""
     seconds: float = 0.0
     memory: float = 0.0
     """Bytes of the step's processes on the machine that has most of them."""
@@ -111,7 +111,7 @@ class Estimate:
 
     @property
     def unknown(self) -> list[str]:
-        """Labels of steps whose work is not measured."""
+        """Labels of steps whose work is not known."""
         return [row.node.label for row in self.rows if row.work is None]
 
     @cached_property
