@@ -81,8 +81,8 @@ class Collection:
 
     @property
     def bytes(self) -> float:
-        """Size of the compressed tables, in bytes."""
-        return self.documents * (0.6 * self.characters + 8) + 60.0 * self.rows
+        """Size of the queries' tables, in bytes. The documents of expanded queries are links."""
+        return 150.0 * self.rows
 
 
 @dataclass(frozen=True)

@@ -167,14 +167,10 @@ def _expanded_by_relevance(inputs: Inputs) -> Collection:
 
 
 def _expanded(data: Collection, splits: Any, expansions: int, tokens: float) -> Collection:
-    """Replace each query of some splits by so many expansions, each longer by so many tokens. Documents are links."""
+    """Replace each query of some splits by so many expansions, each longer by so many tokens."""
     queries = {split: expansions * data.count(split) for split in splits}
     lengths = data.query_lengths + tokens
     return replace(data, queries=queries, query_lengths=lengths, expansions=expansions)
-
-
-def _measures(inputs: Inputs) -> Ranking:
-    return Ranking(inputs.ranking.queries, 0)
 
 
 MAKES: dict[str, Callable[[Inputs], Any]] = {
@@ -187,13 +183,15 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
     "cross_validate.pool_selected": lambda inputs: Ranking(
         sum(next(iter(fold["measures"].values())).queries for fold in inputs.folds), 0
     ),
-    "evaluate.evaluate": _measures,
+    "evaluate.evaluate": lambda inputs: Ranking(inputs.ranking.queries, 0),
     "expand.chosen_queries": lambda inputs: _expanded(inputs.data, [inputs.split], 1, IN_FILE),
     "expand.concatenated": _concatenated,
     "expand.expand_by_relevance": _expanded_by_relevance,
     "expand.expand_from_file": lambda inputs: _expanded(inputs.data, inputs.splits, inputs.config.number or 1, IN_FILE),
     "expand.joined_expansions": _joined,
-    "expand.with_question": lambda inputs: _expanded(inputs.data, inputs.splits, inputs.expanded.expansions + 1, 0.0),
+    "expand.with_question": lambda inputs: _expanded(
+        inputs.data, inputs.splits, inputs.expanded.expansions + 1, IN_FILE
+    ),
     "fuse.fuse": _ranking,
     "fuse.fuse_expansions": _ranking,
     "imported_ranking.rank_from_file": _ranking,
@@ -217,7 +215,8 @@ MAKES: dict[str, Callable[[Inputs], Any]] = {
 def _ingest(site: Site, inputs: Inputs) -> Work:
     data = inputs.source
     needs = (Need("hashes of all ids", 24.0 * (data.documents + data.rows), "driver"),)
-    return Work(amount=data.documents + 2.0 * data.rows, makes=data, needs=needs)
+    kept = data.documents * (0.6 * data.characters + 8) + 60.0 * data.rows
+    return Work(amount=data.documents + 2.0 * data.rows, makes=data, kept=kept, needs=needs)
 
 
 def _tokenize(site: Site, inputs: Inputs) -> Work:
