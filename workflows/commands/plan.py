@@ -18,10 +18,10 @@ from sparring.workflows.commands.batch import add_configs, named
 from sparring.workflows.commands.shared_arguments import opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import estimate
 from sparring.workflows.estimating.run_time import write_estimate
+from sparring.workflows.estimating.site import site
 from sparring.workflows.estimating.table import estimate_text
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--estimate",
         action="store_true",
-        help="try a few batches, and say time, memory, disk and (price_per_hour in the profile) money of each step",
+        help="print the time, memory, disk and (price_per_hour in the profile) money of each step",
     )
     parser.add_argument(
         "--assume",
@@ -216,18 +216,21 @@ def _estimate(
     wanted = [*experiment.wanted, *measured]
     nodes = graph(wanted)
     waiting = nodes if "documents" in assumed else pending(wanted, store)
+    # With workers left open, Ray would be started to count the GPUs.
+    counted = profile if profile.train.workers is not None else None
+    Refusals(waiting, store, counted).check(artifacts=False)
     whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
     found = whole.of(graph(experiment.wanted))
     print(estimate_text(found))
     _say_changes(graph(experiment.wanted), store)
     if tuned is not None:
         tried = whole.of(graph(measured))
-        steps = f"{len(tried.waiting):,} steps" + (" at most" if tuned.tuning.scheduler == "asha" else "")
+        steps = f"{len(tried.rows):,} steps" + (" at most" if tuned.tuning.scheduler == "asha" else "")
         print(
             f"`{program()} tune {tuned.path}`: {len(trials):,} trials of {steps}, those that they share counted once; "
             f"{duration(tried.seconds)} of work, {size(tried.kept)} of disk"
         )
     if not assumed and profile.hardware is None and not found.problems:
-        write_estimate(experiment.run, profile, found, tried=True)
+        write_estimate(experiment.run, found)
     if problems := [*found.problems, *whole.problems]:
         raise UserError(f"this cannot fit: {problems[0]}")

@@ -14,7 +14,6 @@ from sparring.workflows.quantities import between
 from sparring.workflows.report.differences import changes, text_of
 from sparring.workflows.report.run_folder import is_at_work
 from sparring.workflows.report.scores import Scores
-from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.running.view import bar, columns
 from sparring.workflows.store import s3
 from sparring.workflows.store.dag import Step, graph
@@ -147,14 +146,12 @@ def _set(experiment: Experiment, other: Path) -> str:
 
 def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
     """The whole run's time left, by what was estimated of it and what finished steps took; empty where nothing was."""
-    estimated, at_once, spread = read_estimate(experiment.run)
-    held = store.holders(waiting)
-    if not estimated or not held:
+    forecast, held = read_estimate(experiment.run), store.holders(waiting)
+    if forecast is None or not held:
         return ""
-    forecast = Forecast(estimated, at_once=at_once, spread=spread)
     unfinished = {node.name for node in waiting}
     for node in graph(experiment.wanted):
-        if node.name in estimated and node.name not in unfinished and (record := store.record(node)) is not None:
+        if node.name not in unfinished and (record := store.record(node)) is not None:
             forecast.finish(node.name, record["seconds"])
     states = {node.name: store.progress(node) for node in waiting if node.name in held}
     running = {name: (state["seconds"] if state else 0.0, state) for name, state in states.items()}

@@ -82,8 +82,6 @@ class Hardware(Config):
     GPUs, the optimizer."""
     core_gigaflops: float = Field(100, gt=0)
     """Rate of a core in a model's matrix products, as it is reached."""
-    disk_gb_per_second: float = Field(1, gt=0)
-    """At which each machine reads the store."""
 
 
 class Cluster(Config):

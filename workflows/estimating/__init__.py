@@ -1,1 +1,1 @@
-"""What a run would cost: sizes through the graph, rates that were measured or stated, seconds, memory, disk, money."""
+"""Estimates of a run's time, memory and disk, from the sizes that flow along its graph and a rate per step function."""

@@ -1,6 +1,4 @@
-"""The sizes of a collection: of a finished one from its record, else from reading some of its source, or as assumed."""
-
-from __future__ import annotations
+"""The sizes of a collection: from a finished artifact, from a part of its source, or as the user assumes."""
 
 import time
 from collections import Counter
@@ -15,197 +13,143 @@ import pyarrow.parquet as pq
 
 from sparring.components.config import UserError, listing
 from sparring.components.data.tables import document_text
-from sparring.components.models.configs import locate_model
 from sparring.components.sources.base import Source
 from sparring.components.sources.records import Document, Query
-from sparring.workflows.store.cost import ANY, Sizes
-from sparring.workflows.store.dag import Step
-from sparring.workflows.store.store import Store
+from sparring.workflows.estimating.sizes import ANY, Collection
 
-SECONDS = 8.0
-"""At most so long the source's documents are read, and then its queries."""
-PATIENCE = 6
-"""Queries are read for so many times as long."""
-TEXTS = 2_000
-"""So many texts are tokenised."""
-TOKENS_PER_WORD = 1.35
-"""Of English in BERT's word pieces, where the tokenizer is not here."""
+SAMPLED = 2_000
+"""Texts whose lengths are measured."""
+BYTES_PER_TOKEN = 4.3
+"""Bytes of English text in one of BERT's word pieces."""
 ASSUMED = {"document_tokens": 80.0, "query_tokens": 10.0}
-"""Tokens of a text in the mean, where no text is here: about MS MARCO's passages, and questions."""
-
-Assumptions = Mapping[str, float]
+"""Mean tokens of texts that are not here: about MS MARCO's passages, and questions."""
 
 
 def assumptions(words: Iterable[str]) -> dict[str, float]:
-    """What `--assume KEY=NUMBER` says: `documents`, `queries` or `queries.SPLIT`, `document_tokens`, `query_tokens`."""
-    found = {}
+    """Read the values of `--assume KEY=NUMBER`."""
+    values = {}
     for word in words:
-        key, _, value = word.partition("=")
+        key, _, text = word.partition("=")
         if key not in ("documents", "queries", *ASSUMED) and not key.startswith("queries."):
             accepted = listing(["documents", "queries", "queries.SPLIT", *ASSUMED])
             raise UserError(f"--assume {word}: unknown key {key!r}; accepted: {accepted}")
         try:
-            number = float(value)
+            number = float(text)
         except ValueError:
             number = -1.0
         if not number >= (0 if key.startswith("queries") else 1) or number == float("inf"):
-            raise UserError(f"--assume {word}: got {value!r}; accepted: a number, such as 1e9")
-        found[key] = number
-    return found
+            raise UserError(f"--assume {word}: got {text!r}; accepted: a number, such as 1e9")
+        values[key] = number
+    return values
 
 
-def sizes(
-    node: Step,
-    source: Source,
-    store: Store,
-    model: Any,
-    assumed: Assumptions,
-    *,
-    seconds: float = SECONDS,
-    known_sources: dict[str, Sizes],
-) -> Sizes:
-    """The sizes of the collection that a step ingests; `model` is the config of the model that reads its tokens.
+def source_sizes(
+    source: Source, assumed: Mapping[str, float], seconds: float, cache: dict[str, Collection]
+) -> Collection:
+    """Size the collection of a source by reading it for so many seconds.
 
-    A source is read once, however many collections draw their splits from it: `known_sources` gets its sizes.
+    A source is read once, however many collections take their splits from it: `cache` gets its sizes.
     """
-    known = None if "documents" in assumed else _finished(node, store, model)
-    if known is None and "documents" not in assumed:
-        missing = source.missing()
-        if missing:
-            raise UserError(
-                f"source missing: {missing[0]}; to estimate without it, say how large it is: --assume documents=1e6 "
-                "--assume queries=10000"
-            )
-        whole = source.model_copy(update={"hold_out": {}, "sample": {}, "only_judged": False})
-        key = f"{whole.model_dump_json()} {model.model_dump_json() if model is not None else None}"
-        if key not in known_sources:
-            known_sources[key] = _read(whole, model, seconds)
-        known = known_sources[key]
-        known = replace(known, queries=source.counts(known.queries), drawn=tuple(source.hold_out))
-        if source.only_judged:  # mostly one document a query
-            known = replace(known, documents=min(known.documents, sum(known.queries.values())))
-    return _with(known, assumed)
+    if "documents" in assumed:
+        return assume(Collection(0, {ANY: 10_000}, None, None, 0.0), assumed)
+    if missing := source.missing():
+        raise UserError(
+            f"source missing: {missing[0]}; to estimate without it, say how large it is: --assume documents=1e6 "
+            "--assume queries=10000"
+        )
+    whole = source.model_copy(update={"hold_out": {}, "sample": {}, "only_judged": False})
+    key = whole.model_dump_json()
+    if key not in cache:
+        cache[key] = _read(whole, seconds)
+    sizes = replace(cache[key], queries=source.counts(cache[key].queries), sampled=tuple(source.hold_out))
+    if source.only_judged:  # usually one document per query
+        sizes = replace(sizes, documents=min(sizes.documents, sizes.rows))
+    return assume(sizes, assumed)
 
 
-def _finished(node: Step, store: Store, model: Any) -> Sizes | None:
-    """The sizes in a finished artifact's record, and its first texts; None where it is not here."""
-    record, path = store.record(node), store.path(node)
-    if record is None or not (path / "documents.parquet").exists():
-        return None
-    documents = _first(path / "documents.parquet", ["title", "text"])
-    queries = _first(path / "queries.parquet", ["text"])
-    return _sizes(
-        model,
-        [document_text(one["title"], one["text"]) for one in documents],
-        [one["text"] for one in queries],
-        documents=record["summary"]["documents"],
-        queries=record["summary"]["queries"],
-        exact=True,
+def assume(sizes: Collection, assumed: Mapping[str, float]) -> Collection:
+    """Replace what is known of a collection by what the user assumes."""
+    if not assumed:
+        return sizes
+    queries = {**sizes.queries, **({"train": int(assumed["queries"])} if "queries" in assumed else {})}
+    queries |= {key.partition(".")[2]: int(value) for key, value in assumed.items() if key.startswith("queries.")}
+    lengths = {
+        key: values if values is not None and key not in assumed else np.array([assumed.get(key, ASSUMED[key])])
+        for key, values in (("document_tokens", sizes.document_lengths), ("query_tokens", sizes.query_lengths))
+    }
+    return replace(
+        sizes,
+        documents=int(assumed.get("documents", sizes.documents)),
+        queries=queries,
+        document_lengths=lengths["document_tokens"],
+        query_lengths=lengths["query_tokens"],
+        characters=sizes.characters or BYTES_PER_TOKEN * float(lengths["document_tokens"].mean()),
+        exact=False,
     )
 
 
-def _first(table: Path, columns: list[str]) -> list[dict[str, Any]]:
-    batches = pq.ParquetFile(table).iter_batches(TEXTS, columns=columns)
+def finished_sizes(record: Mapping[str, Any], folder: Path) -> Collection | None:
+    """Size a finished collection by its record and its first texts. None if its files are not on this machine."""
+    if not (folder / "documents.parquet").exists() or not (folder / "queries.parquet").exists():
+        return None
+    documents = [document_text(row["title"], row["text"]) for row in _first(folder, "documents", ["title", "text"])]
+    queries = [row["text"] for row in _first(folder, "queries", ["text"])]
+    summary = record["summary"]
+    return _sizes(documents, queries, documents=summary["documents"], queries=summary["queries"])
+
+
+def _first(folder: Path, table: str, columns: list[str]) -> list[dict[str, Any]]:
+    batches = pq.ParquetFile(folder / f"{table}.parquet").iter_batches(SAMPLED, columns=columns)
     return [row for batch in islice(batches, 1) for row in batch.to_pylist()]
 
 
-def _read(source: Source, model: Any, most: float) -> Sizes:
-    """Read the source for some seconds; if it did not end, the sizes of its files say how much is left."""
-    texts, documents, characters = list[str](), 0, 0
+def _read(source: Source, most: float) -> Collection:
+    """Read a source's documents for some seconds, and its queries for six times as long: they come split by split, so a
+    part misleads. If documents remain, the sizes of the files say how many."""
+    texts, documents, characters, exact = list[str](), 0, 0, True
     size = sum(path.stat().st_size for path in source.files().values() if path.is_file())
-    began, exact = time.monotonic(), True
-    first = began
+    began = first = time.monotonic()
     for record in source.read_documents():
         if isinstance(record, Document):
             first = time.monotonic() if not documents else first  # some sources do all their work before the first
             documents += 1
             text = document_text(record.title, record.text)
             characters += len(text)
-            if documents <= TEXTS or documents % 50 == 0:
+            if documents <= SAMPLED or documents % 50 == 0:
                 texts.append(text)
         if size and documents % 100 == 0 and time.monotonic() - first > most:
-            exact = False
+            exact, began = False, first
             break
-    seconds, read = time.monotonic() - (began if exact else first), documents
+    seconds, read = time.monotonic() - began, documents
     if not exact:
         documents = max(documents, int(size * documents / max(1, characters + 20 * documents)))
-    counts, asked, ids = Counter[str](), list[str](), set[int]()
-    began = first = time.monotonic()
+    counts, questions, ids = Counter[str](), list[str](), set[int]()
+    began = time.monotonic()
     for query in source.read_queries():
         if isinstance(query, Query):
-            first = time.monotonic() if not asked else first
             if (key := hash((query.query_id, query.split))) in ids:  # another row of the same query
                 continue
             ids.add(key)
             counts[query.split] += 1
-            if len(asked) < TEXTS:
-                asked.append(query.text)
-        if size and time.monotonic() - first > PATIENCE * most:  # they come split by split, so a part misleads
+            questions.append(query.text)
+        if size and time.monotonic() - began > 6 * most:
             exact = False
             break
     seconds = (seconds + time.monotonic() - began) / max(1, read + sum(counts.values()))
-    return _sizes(model, texts, asked, documents=documents, queries=counts, exact=exact, read_seconds=seconds)
+    return _sizes(texts, questions, documents=documents, queries=counts, exact=exact, read_seconds=seconds)
 
 
-def _sizes(model: Any, documents_read: list[str], queries_read: list[str], **counted: Any) -> Sizes:
-    """Sizes with the lengths of the texts that were read."""
-    tokenizer = _tokenizer(model)
+def _sizes(documents_read: list[str], queries_read: list[str], **counts: Any) -> Collection:
+    """Size a collection by its counts and the lengths of some texts."""
+
+    def lengths(texts: list[str], key: str) -> np.ndarray:
+        texts = texts[:: max(1, len(texts) // SAMPLED)]
+        return np.array([len(text.encode()) / BYTES_PER_TOKEN for text in texts] or [ASSUMED[key]])
+
     characters = float(np.mean([len(text) for text in documents_read])) if documents_read else 0.0
-
-    def lengths(texts: list[str], otherwise: float) -> np.ndarray:
-        texts = texts[:: max(1, len(texts) // TEXTS)]
-        if not texts:
-            return np.array([otherwise])
-        if tokenizer is None:
-            return np.array([TOKENS_PER_WORD * len(text.split()) for text in texts])
-        return np.array([len(one.ids) for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)])
-
-    return Sizes(
-        document_lengths=lengths(documents_read, ASSUMED["document_tokens"]),
-        query_lengths=lengths(queries_read, ASSUMED["query_tokens"]),
+    return Collection(
+        document_lengths=lengths(documents_read, "document_tokens"),
+        query_lengths=lengths(queries_read, "query_tokens"),
         characters=characters,
-        **counted,
-    )
-
-
-def _tokenizer(model: Any) -> Any:
-    """The tokenizer in a model's folder, without truncation; None where it is not here."""
-    from tokenizers import Tokenizer
-
-    try:
-        folder = Path(locate_model(model.model)) if model is not None else None
-    except UserError:
-        folder = None
-    file = next(iter(sorted(folder.rglob("tokenizer.json"))), None) if folder and folder.is_dir() else None
-    if file is None:
-        return None
-    tokenizer = Tokenizer.from_file(str(file))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def _with(known: Sizes | None, assumed: Assumptions) -> Sizes:
-    """Sizes with what is assumed in the place of what is known."""
-    if known is not None and not assumed:
-        return known
-    queries = dict(known.queries) if known is not None else {ANY: 10_000}
-    if "queries" in assumed:
-        queries["train"] = int(assumed["queries"])
-    queries |= {key.partition(".")[2]: int(value) for key, value in assumed.items() if key.startswith("queries.")}
-
-    def lengths(key: str) -> np.ndarray:
-        if key not in assumed and known is not None:
-            return np.asarray(known.document_lengths if key == "document_tokens" else known.query_lengths)
-        return np.array([assumed.get(key, ASSUMED[key])])
-
-    documents = lengths("document_tokens")
-    return Sizes(
-        documents=int(assumed["documents"]) if "documents" in assumed else (known.documents if known else 0),
-        queries=queries,
-        document_lengths=documents,
-        query_lengths=lengths("query_tokens"),
-        characters=known.characters if known is not None else 4.5 * float(documents.mean()),
-        exact=False,
-        read_seconds=known.read_seconds if known is not None else 0.0,
+        **counts,
     )

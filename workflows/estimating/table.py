@@ -1,97 +1,59 @@
-"""An estimate as text: a line for each step that costs something, totals, and what cannot fit."""
-
-from __future__ import annotations
+"""An estimate as text: a line per step, totals, notes, and what cannot fit."""
 
 from sparring.workflows.estimating.estimate import Estimate, Row
+from sparring.workflows.estimating.sizes import ANY, Collection
 from sparring.workflows.quantities import between, duration, size
-from sparring.workflows.store.cost import ANY
-
-BUSY = 0.2
-"""A machine is busy where other programs take more than this share of its processors."""
 
 
-def estimate_text(found: Estimate) -> str:
-    """Every step to run with time, money, memory and disk; the whole; notes."""
-    priced = found.site.cluster.price_per_hour is not None
-    cuda = found.site.cuda
-    head = [
-        "step",
-        "time",
-        *(["money"] if priced else []),
-        "memory of a process",
-        "of a machine",
-        *(["on a GPU"] if cuda else []),
-        "disk",
-        "objects",
+def estimate_text(expected: Estimate) -> str:
+    """Format the time, money, memory and disk of every step to run, and the whole."""
+    site, low, high = expected.site, *expected.between
+    priced, cuda = site.cluster.price_per_hour is not None, site.cuda
+    optional = (True, priced, True, cuda, True)
+    prices = dict.fromkeys(_money(expected, seconds) for seconds in (low, high))
+    total = [between(low, high), " to ".join(prices)]
+    total += [size(expected.memory), size(expected.gpu_memory), size(expected.kept)]
+    head = ["time", "money", "memory", "on a GPU", "disk"]
+    cells = [head, *(_cells(expected, row) for row in expected.rows), total]
+    labels = ["step", *(row.node.label for row in expected.rows), "in all"]
+    rows = [
+        [label, *(cell for cell, shown in zip(row, optional, strict=True) if shown)]
+        for label, row in zip(labels, cells, strict=True)
     ]
-    rows = [head, *(_cells(found, row, priced=priced) for row in found.waiting)]
-    rows.append(
-        [
-            "in all",
-            between(*found.between),
-            *([_money(found)] if priced else []),
-            size(max((row.memory for row in found.waiting), default=0.0)),
-            size(found.memory),
-            *([size(found.gpu_memory)] if cuda else []),
-            size(found.kept),
-            f"{found.objects:,.0f}",
-        ]
-    )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
-    about = "" if found.exact else "about "
-    counts = sorted(found.queries.items(), key=lambda one: one[0] == ANY)
-    other = f"of each {'other ' if len(counts) > 1 else ''}split"
-    queries = ", ".join(f"{count:,} {other if split == ANY else split}" for split, count in counts)
-    lines += [
-        "",
-        f"{about}{found.documents:,} documents" + (f"; queries: {queries}" if queries else ""),
-        f"disk that must be free: {size(found.disk)}"
-        + (f" (there are {size(found.site.disk)})" if found.site.disk != float("inf") else ""),
-        f"memory of a machine: {size(found.memory)} of {size(found.site.memory)}, {found.site.nodes} machines"
-        if found.site.nodes > 1
-        else f"memory: {size(found.memory)} of {size(found.site.memory)}",
-    ]
+    free = f" (there are {size(site.disk)})" if site.disk != float("inf") else ""
+    machines = f", {site.nodes} machines" if site.nodes > 1 else ""
+    lines += ["", *map(_collection_text, expected.collections[:1])]
+    lines += [f"disk that must be free: {size(expected.disk)}{free}"]
+    lines += [f"memory: {size(expected.memory)} of {size(site.memory)}{machines}"]
     if cuda:
-        lines.append(f"memory of a process on a GPU: {size(found.gpu_memory)} of {size(found.site.gpu_memory)}")
-    if found.bucket is not None:
-        lines.append(
-            f"{found.bucket}: {size(found.kept)} in {found.objects:,.0f} objects are written to it; transfers to and "
-            "from S3 and its price are not in the sums"
-        )
-    if found.rates.others > BUSY:
-        lines.append(
-            f"other programs took {found.rates.others:.0%} of all cores meanwhile; without them it would be about "
-            f"{duration(found.alone().seconds)}"
-        )
-    if found.unknown:
-        lines.append(f"not estimated, and not in the sums: {', '.join(found.unknown)}")
-    lines += [f"note: {note}" for note in found.notes]
-    lines += [f"slow: {warning}" for warning in found.warnings]
-    lines += [f"{'breaks first' if at == 0 else 'then'}: {problem}" for at, problem in enumerate(found.problems)]
+        lines.append(f"memory of a process on a GPU: {size(expected.gpu_memory)} of {size(site.gpu_memory)}")
+    if expected.unknown:
+        lines.append(f"not estimated, and not in the sums: {', '.join(expected.unknown)}")
+    lines += [f"note: {note}" for note in expected.notes]
+    lines += [f"slow: {warning}" for warning in expected.warnings]
+    lines += [f"{'breaks first' if at == 0 else 'then'}: {text}" for at, text in enumerate(expected.problems)]
     return "\n".join(lines)
 
 
-def _money(found: Estimate) -> str:
-    """What the whole run costs."""
-    least, most = (f"{found.money(seconds):,.2f}" for seconds in found.between)
-    return least if least == most else f"{least} to {most}"
+def _collection_text(data: Collection) -> str:
+    counts = sorted(data.queries.items(), key=lambda count: count[0] == ANY)
+    rest = f"of each {'other ' if len(counts) > 1 else ''}split"
+    queries = ", ".join(f"{count:,} {rest if split == ANY else split}" for split, count in counts)
+    return f"{'' if data.exact else 'about '}{data.documents:,} documents{f'; queries: {queries}' if queries else ''}"
 
 
-def _cells(found: Estimate, row: Row, *, priced: bool) -> list[str]:
-    cost, cuda = row.cost, found.site.cuda
-    if cost is None:
-        return [row.node.label, "?", *(["?"] if priced else []), "?", "?", *(["?"] if cuda else []), "?", "?"]
-    return [
-        row.node.label,
-        duration(row.seconds),
-        *([f"{found.money(row.seconds):,.2f}"] if priced else []),
-        size(row.memory),
-        size(row.node_memory),
-        *([size(row.gpu_memory) if row.gpu_memory else "-"] if cuda else []),
-        size(cost.kept),
-        f"{1 + cost.objects:,.0f}",
-    ]
+def _money(expected: Estimate, seconds: float) -> str:
+    return f"{expected.money(seconds) or 0.0:,.2f}"
+
+
+def _cells(expected: Estimate, row: Row) -> list[str]:
+    if row.work is None:
+        return ["?"] * 5
+    on_gpu = size(row.gpu_memory) if row.gpu_memory else "-"
+    money, kept = _money(expected, row.seconds), size(row.work.kept or 0.0)
+    return [duration(row.seconds), money, size(row.memory), on_gpu, kept]

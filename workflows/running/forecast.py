@@ -1,29 +1,28 @@
-"""The time that is left of a run: what was estimated of each step, corrected by how long finished ones took, as a range
-that narrows as steps finish."""
-
-from __future__ import annotations
+"""The remaining time of a run: estimates of its steps, corrected by how long finished steps took. The range narrows as
+steps finish."""
 
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 PRIOR = 0.1
-"""The estimate itself counts as this share of the whole run, measured as estimated: the first steps do not decide."""
+"""Weight of the estimate, as a share of the run: the first finished steps alone do not decide."""
 MOST = 3.0
-"""A step that took so many times as long as estimated, or less than so small a part of it, says nothing more about the
-others."""
+"""Limit of a step's time as a multiple of its estimate. Beyond it, or below its inverse, a step says nothing more about
+the remaining steps."""
 
 EXACT = (1.0, 1.0)
+"""The range of times that are certain."""
 
 FIRST = 3
-"""So many steps that took no longer are counted beside those that are done."""
+"""Number of imaginary finished steps that took no longer than estimated."""
 
 Running = Mapping[str, tuple[float, Mapping[str, Any] | None]]
-"""The steps that are running, by their artifacts' names: the seconds of each, and its progress."""
+"""Running steps by their artifacts' names: the seconds since each began, and its progress."""
 
 
 class Forecast:
-    """Seconds that are left, by the names of artifacts."""
+    """The remaining seconds of a run, whose steps go by the names of their artifacts."""
 
     def __init__(
         self,
@@ -33,11 +32,12 @@ class Forecast:
         whole: float | None = None,
         spread: tuple[float, float] = EXACT,
     ) -> None:
-        """`spread` says how sure the estimate is: the run takes between so many times as long and so many times."""
+        """`spread` is the range of the run's time as factors of the estimate. `whole` is less than the sum of the steps
+        if steps run at once."""
         self.total = sum(estimated.values())
-        """Seconds of all steps, as estimated before the run."""
+        """Estimated seconds of all steps."""
         self.whole = self.total if whole is None else whole
-        """Seconds of the run: less, where steps run at once."""
+        """Estimated seconds of the run."""
         self.spread = spread
         self._left = dict(estimated)
         self._at_once = at_once
@@ -45,40 +45,42 @@ class Forecast:
         self._beyond = [0.0] * FIRST
 
     def finish(self, name: str, seconds: float) -> None:
-        """A step is done, and took so long."""
-        estimated = self._left.pop(name, 0.0)
+        """Record that a step is done, and how long it took. Steps that were not to run are ignored."""
+        if name not in self._left:
+            return
+        estimated = self._left.pop(name)
         self._estimated += estimated
         self._took += min(max(seconds, estimated / MOST), estimated * MOST)
         self._beyond.append(max(0.0, seconds - estimated * MOST))
 
     @property
     def over(self) -> bool:
-        """Whether every step that was estimated is done."""
+        """Whether every estimated step is done."""
         return not self._left
 
     @property
     def factor(self) -> float:
-        """How many times longer than estimated steps take."""
+        """Time of steps as a multiple of their estimates."""
         return self._took / self._estimated if self._estimated else 1.0
 
     @property
     def each(self) -> float:
-        """Seconds that a step takes whatever it does, and that were not estimated: what half of the finished steps took
-        beyond `MOST` times their estimates, as on a store that is slow to answer."""
+        """Seconds that every step takes and that were not estimated, for example on a slow store: the median of what
+        finished steps took beyond `MOST` times their estimates."""
         return median(self._beyond)
 
     def left(self, running: Running, times: float = 1.0) -> float:
-        """Seconds until the run ends, if steps take so many `times` as long as now expected.
+        """Predict the seconds until the run ends, if steps take so many `times` as long as now expected.
 
-        A step whose progress has a rate ends by that rate.
+        The progress of a running step has a rate, which replaces the estimate.
         """
         waiting = sum(self._of(name, times) for name in self._left if name not in running)
-        own = [self._left_of(name, times, *about) for name, about in running.items()]
-        return max([*own, (waiting + sum(own)) / max(1, self._at_once)])
+        each = [self._left_of(name, times, *state) for name, state in running.items()]
+        return max([*each, (waiting + sum(each)) / max(1, self._at_once)])
 
     def left_between(self, running: Running) -> tuple[float, float]:
-        """The least and the most seconds until the run ends. The spread of the estimate counts less, the more of the
-        run has been compared with it."""
+        """Predict the least and the most seconds until the run ends. The spread counts less, the more of the run is
+        done."""
         sure = (PRIOR * self.total / self._estimated) ** 0.5 if self._estimated else 1.0
         least, most = (self.left(running, factor**sure) for factor in self.spread)
         return least, most

@@ -15,18 +15,12 @@ from sparring.components.evaluation import embedding_space
 from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 from sparring.components.files import write_json
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 ANALYSIS = "analysis.json"
 
 
-def _cost(site: Any, *, data: Sizes, ranking: Ranking, **rest: Any) -> Cost:
-    """A sample of the vectors is read, whatever their number."""
-    return Cost(work=(Work("rows", 1e6 + ranking.rows),), makes=None, kept=1e6)
-
-
-@Description(part="evaluation", shows=(ANALYSIS,), cost=_cost)
+@Description(part="evaluation", shows=(ANALYSIS,))
 def analyse(
     out: Path,
     cluster: Cluster,

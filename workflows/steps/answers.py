@@ -16,7 +16,6 @@ from sparring.components.data.tables import ANSWERED, QUERIES, RANKING, document
 from sparring.components.files import remove, replacing, save_array
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 
 ROWS = 1_000_000
@@ -33,19 +32,7 @@ class AnswerConfig(Config):
     """Where an answer is looked for. DPR, and so AR2's numbers, look in the text alone."""
 
 
-def _cost(site: Any, *, data: Sizes, ranking: Ranking, splits: list[str], config: AnswerConfig) -> Cost:
-    """Each pair of the splits' queries is searched once for its answers."""
-    made = Ranking(sum(map(data.asked, splits)), ranking.k)
-    return Cost(
-        work=(Work("rows", 4.0 * made.rows + data.documents, "map"),),
-        makes=made,
-        kept=made.bytes,
-        scratch=24.0 * made.rows,
-        needs=(id_memory(data.documents, "ids of all documents"),),
-    )
-
-
-@Description(part="groups and negatives", cost=_cost)
+@Description(part="groups and negatives")
 def answering(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
 ) -> dict[str, Any]:

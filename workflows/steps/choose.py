@@ -30,7 +30,6 @@ from sparring.components.files import replacing
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.rng import keyed_sample
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
@@ -38,38 +37,7 @@ QUERIES = 2048
 """Whose rankings are in memory at a time."""
 
 
-def _ranks_cost(site: Any, *, expanded: Expanded, ranking: Ranking, by_answer: bool) -> Cost:
-    """Every row of the expansions' rankings."""
-    return Cost(work=(Work("rows", 0.7 * ranking.rows),), makes=expanded, kept=16.0 * expanded.count)
-
-
-def _groups_cost(
-    site: Any,
-    *,
-    data: Sizes,
-    ranks: Expanded,
-    split: str,
-    max_rank: int,
-    queries: int | None,
-    candidates: int | None,
-    seed: list[Any],
-) -> Cost:
-    """A group a query, of all its expansions or of so many."""
-    asked = data.asked(split)
-    made = Grouped(min(asked, queries or asked), min(ranks.number, candidates or ranks.number))
-    return Cost(work=(Work("rows", 3.0 * ranks.count),), makes=made, kept=20.0 * made.groups * made.candidates)
-
-
-def _choose_cost(
-    site: Any, *, data: Sizes, expanded: Expanded, ranking: Ranking, otherwise: Ranking, split: str, **rest: Any
-) -> Cost:
-    """The rankings of all expansions are read, and some of their rows kept."""
-    made = Ranking(data.asked(split), ranking.k)
-    rows = 0.2 * (ranking.rows + otherwise.rows) + made.rows * rest.get("most", 1) + 3.0 * expanded.count
-    return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes + 60.0 * made.queries, objects=2)
-
-
-@Description(part="query reranking", cost=_ranks_cost)
+@Description(part="query reranking")
 def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
     """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
 
@@ -86,7 +54,7 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
 
 
-@Description(part="query reranking", cost=_groups_cost)
+@Description(part="query reranking")
 def rank_groups(
     out: Path,
     cluster: Cluster,
@@ -141,7 +109,7 @@ def rank_groups(
     return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
 
 
-@Description(part="query reranking", cost=_choose_cost)
+@Description(part="query reranking")
 def choose(
     out: Path,
     cluster: Cluster,
@@ -170,7 +138,7 @@ def choose(
     }
 
 
-@Description(part="query reranking", version=2, cost=_choose_cost)
+@Description(part="query reranking", version=2)
 def choose_several(
     out: Path,
     cluster: Cluster,

@@ -26,7 +26,6 @@ from sparring.components.neighbours.reranking import TRIALS, Ranked, list_scores
 from sparring.components.rng import keyed_int, keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 Trial = dict[str, Any]
@@ -107,22 +106,7 @@ class ChooseConfig(TrialsConfig):
         return measure
 
 
-def _cost(
-    site: Any,
-    *,
-    data: Sizes,
-    vectors: Any,
-    queries: list[Any],
-    rankings: list[Ranking],
-    split: str,
-    config: ChooseConfig,
-) -> Cost:
-    """Each trial reranks the queries that numbers are chosen on."""
-    rows = 20.0 * config.trials * rankings[-1].rows
-    return Cost(work=(Work("rows", rows, "map"),), makes=rankings[0], kept=rankings[0].bytes)
-
-
-@Description(part="reranking by neighbours", version=2, cost=_cost)
+@Description(part="reranking by neighbours", version=2)
 def chosen(
     out: Path,
     cluster: Cluster,

@@ -11,31 +11,16 @@ import pyarrow.parquet as pq
 from sparring.components.evaluation.measures import PER_QUERY_FILE, means
 from sparring.components.evaluation.selection import FILE, Kind, best_of
 from sparring.components.files import read_json, replacing
-from sparring.workflows.store.cost import Cost, Work
 from sparring.workflows.store.dag import Description
 
 
-def _cost(site: Any, *, folds: list[Any]) -> Cost:
-    """The values of each fold's queries, for a few measures."""
-    return _pooling([fold for fold in folds if isinstance(fold, int)])
-
-
-def _selected_cost(site: Any, *, folds: list[dict[str, Any]], kind: Kind) -> Cost:
-    """The same, whichever system a fold selects."""
-    return _pooling([count for fold in folds for count in [*fold["measures"].values()][:1] if isinstance(count, int)])
-
-
-def _pooling(queries: list[int]) -> Cost:
-    return Cost(work=(Work("rows", 10.0 * sum(queries)),), makes=sum(queries), kept=40.0 * sum(queries))
-
-
-@Description(part="evaluation", cost=_cost)
+@Description(part="evaluation")
 def pool(out: Path, cluster: Any, *, folds: list[Path]) -> dict[str, Any]:
     """Write the values of all folds' queries as those of one split. `folds` are artifacts of `evaluate`."""
     return _pooled(out, folds)
 
 
-@Description(part="evaluation", cost=_selected_cost)
+@Description(part="evaluation")
 def pool_selected(out: Path, cluster: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
     """`pool`, each fold with the system that it selected itself.
 

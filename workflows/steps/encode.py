@@ -15,8 +15,6 @@ from sparring.components.data.vectors import SHARDS
 from sparring.components.files import remove, save_array, write_array, write_json
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Made, ModelTask, Sizes, Vectors, Work
 from sparring.workflows.store.dag import Description
 
 FILES_AT_ONCE = 64
@@ -34,45 +32,7 @@ class EncodeConfig(Config):
     """Of the vectors that are stored."""
 
 
-def _task(data: Sizes, retriever: Made, side: str, config: EncodeConfig) -> ModelTask:
-    """Texts of one side, as the retriever reads them."""
-    limit = getattr(retriever.config, f"{side}_tokens") or (32 if side == "query" else 128)
-    lengths = np.minimum((data.query_lengths if side == "query" else data.document_lengths) + 2, limit)
-    return ModelTask.of_texts("encoding", retriever, data, lengths, side=side, precision=config.precision)
-
-
-def _documents_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, config: EncodeConfig) -> Cost:
-    """Each document once."""
-    vectors = Vectors(
-        data.documents,
-        getattr(retriever.config, "projection", None) or retriever.shape.width,
-        2 if config.vectors == "float16" else 4,
-        config.shard,
-    )
-    shards = -(-data.documents // config.shard)
-    return Cost(
-        work=(Work("encoding", data.documents, "map", _task(data, retriever, "document", config)),),
-        makes=vectors,
-        kept=vectors.bytes,
-        objects=shards + 1,
-        needs=(site.pass_through(retriever, "map"),),
-    )
-
-
-def _queries_cost(site: Site, *, data: Sizes, tokens: Sizes, retriever: Made, split: str, config: EncodeConfig) -> Cost:
-    """Each query of the split once."""
-    count, item = data.asked(split), 2 if config.vectors == "float16" else 4
-    width = getattr(retriever.config, "projection", None) or retriever.shape.width
-    return Cost(
-        work=(Work("encoding", count, "map", _task(data, retriever, "query", config)),),
-        makes=Vectors(count, width, item, count),
-        kept=float(count) * (width * item + 20),
-        objects=2,
-        needs=(site.pass_through(retriever, "map"),),
-    )
-
-
-@Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",), cost=_documents_cost)
+@Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",))
 def encode_documents(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
@@ -104,7 +64,7 @@ def encode_documents(
     return {"documents": documents, "width": width, "bytes": size, **counted}
 
 
-@Description(part="encoding", models="encoding", droppable=("queries.npy",), cost=_queries_cost)
+@Description(part="encoding", models="encoding", droppable=("queries.npy",))
 def encode_queries(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:

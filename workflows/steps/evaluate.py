@@ -30,7 +30,6 @@ from sparring.components.evaluation.measures import (
 from sparring.components.evaluation.selection import leading
 from sparring.components.evaluation.significance import compare, corrected
 from sparring.components.files import read_json, replacing, write_json
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 ROWS = 200_000
@@ -46,33 +45,12 @@ class EntropyConfig(Config):
     """What the scores are divided by before the softmax."""
 
 
-def _cost(
-    site: Any,
-    *,
-    data: Sizes,
-    ranking: Ranking,
-    split: str,
-    measures: list[str],
-    entropy: Any = None,
-    queries: int | None = None,
-) -> Cost:
-    """Every row of the ranking, for every measure."""
-    return Cost(work=(Work("rows", 0.3 * (1 + len(measures)) * ranking.rows),), makes=ranking.queries, kept=1e5)
-
-
-def _results_cost(site: Any, *, systems: list[dict[str, Any]], comparisons: list[Any], **rest: Any) -> Cost:
-    """Each comparison draws so many permutations of its queries, on each split and for each measure."""
-    counts = [one["metrics"] for one in systems if isinstance(one["metrics"], int)]
-    mean = sum(counts) / len(counts) if counts else 0.0
-    return Cost(work=(Work("draws", len(comparisons) * rest.get("rounds", 10_000) * mean),), makes=None, kept=1e6)
-
-
 def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -> None:
     """A split without what the measures need."""
     _Asking(data, split, measures, queries)
 
 
-@Description(part="evaluation", version=2, cost=_cost, refuses=_refuses)
+@Description(part="evaluation", version=2, refuses=_refuses)
 def evaluate(
     out: Path,
     cluster: Any,
@@ -196,7 +174,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
     return answerable
 
 
-@Description(part="evaluation", version=3, cost=_results_cost)
+@Description(part="evaluation", version=3)
 def results(
     out: Path,
     cluster: Any,
@@ -233,17 +211,13 @@ def results(
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
-def _nothing_cost(site: Any, **inputs: Any) -> Cost:
-    return Cost(work=(), makes=None, kept=1e6)
-
-
-@Description(part="evaluation", cost=_nothing_cost)
+@Description(part="evaluation")
 def nothing_measured(out: Path, cluster: Any, *, after: Path) -> dict[str, Any]:
     """The `results` of an experiment that measures nothing; they are there once the step `after` is done."""
     return results(out, cluster, systems=[], comparisons=[])
 
 
-@Description(part="evaluation", version=4, cost=_results_cost)
+@Description(part="evaluation", version=4)
 def averages(
     out: Path,
     cluster: Any,

@@ -7,11 +7,9 @@ Each step writes the expansions, and a collection in which each expanded query i
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,8 +29,6 @@ from sparring.components.sources.base import locate
 from sparring.components.sources.reading import plain_or_gz
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Expanded, Made, ModelTask, Need, Ranking, Sizes, Work, expanded_sizes
 from sparring.workflows.store.dag import Description
 
 QUERIES_A_SHARD = 256
@@ -57,84 +53,8 @@ class FileConfig(Config):
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-ADDED = {"terms": 1.4, "sentence": 25.0, "title": 6.0}
-"""Tokens of a term, a sentence and a title in the mean, as an estimate takes them."""
-IN_FILE = 15.0
-"""The same of an expansion in a file."""
 COUNTED = b"counted"
 """The key of a shard's metadata with what was counted while it was made, which a later attempt counts too."""
-
-
-def _collection_cost(made: Expanded, *work: Work, **more: Any) -> Cost:
-    """Two tables with a row for each expansion; documents are those of the original collection."""
-    kept = 150.0 * made.count
-    own = Work("rows", 10.0 * made.count)
-    return Cost(work=(*work, own), makes=made, kept=kept, scratch=kept / 2, objects=4, **more)
-
-
-def _file_cost(site: Site, *, data: Sizes, splits: list[str], config: FileConfig) -> Cost:
-    """Every expansion of the file."""
-    return _collection_cost(expanded_sizes(data, splits, config.number or 1, IN_FILE))
-
-
-def _relevance_cost(
-    site: Site, *, data: Sizes, ranking: Ranking, splits: list[str], seed: list[Any], config: RelevanceConfig
-) -> Cost:
-    """Terms are counted in a sample of the documents, and in each that a query retrieves first."""
-    each = ADDED[config.draws] * (config.terms if config.draws == "terms" else 1)
-    made = expanded_sizes(data, splits, config.number, each)
-    queries = made.count // config.number
-    words = float(np.mean(data.document_lengths))
-    counted = Work("rows", data.documents + 0.4 * words * min(feedback.SAMPLED, data.documents))
-    drawn = Work("rows", queries * (0.8 * words * config.documents + 20.0 * config.number), "map")
-    return _collection_cost(made, counted, drawn)
-
-
-def _model_cost(
-    site: Site, *, data: Sizes, models: list[Made], splits: list[str], seed: list[Any], config: GenerateConfig
-) -> Cost:
-    """Each query is read once, and each expansion written a token at a time."""
-    made, shape = expanded_sizes(data, splits, config.number, config.new_tokens), models[0].shape
-    read = shape.operations(data.query_lengths) / len(data.query_lengths) / config.number
-    beams = (config.beams or config.number) / config.number if config.method == "beam" else 1.0
-    task = ModelTask(
-        "generating",
-        models[0],
-        data,
-        read + beams * config.new_tokens * shape.operations(np.ones(1)),
-        float(config.new_tokens),
-        {"precision": config.precision},
-        measurable=False,
-    )
-    advice = "in the profile (--cluster), fewer map.workers or a lower max_tokens_per_pass"
-    states = 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * 2 * shape.width * shape.layers
-    need = Need("the generator, and keys and values of a pass", 4.0 * shape.parameters + states, "map", advice, True)
-    return _collection_cost(made, Work("generating", made.count, "map", task), needs=(need,))
-
-
-def _concatenated_cost(site: Any, *, data: Sizes, expanded: Expanded) -> Cost:
-    """All tokens of a query's expansions as one."""
-    added = expanded.number * float(np.mean(expanded.query_lengths) - np.mean(data.query_lengths))
-    return _collection_cost(expanded_sizes(data, expanded.queries, 1, added), Work("rows", expanded.count))
-
-
-def _question_cost(site: Any, *, data: Sizes, expanded: Expanded, splits: list[str]) -> Cost:
-    """One expansion more of each query."""
-    number = expanded.number + 1
-    return _collection_cost(replace(expanded, number=number, queries=expanded_sizes(data, splits, number, 0).queries))
-
-
-def _joined_cost(
-    site: Any, *, data: Sizes, expanded: list[Expanded], rankings: list[Ranking], ranks: list[Expanded]
-) -> Cost:
-    """The expansions of all, and their rankings."""
-    queries = {split: count for one in expanded for split, count in one.queries.items()}
-    return _collection_cost(replace(expanded[0], queries=queries), Work("rows", sum(one.rows for one in rankings)))
-
-
-def _chosen_cost(site: Any, *, data: Sizes, choices: Ranking, split: str) -> Cost:
-    """One expansion of each query."""
-    return _collection_cost(expanded_sizes(data, [split], 1, IN_FILE))
 
 
 def _refuses(config: FileConfig) -> None:
@@ -142,7 +62,7 @@ def _refuses(config: FileConfig) -> None:
     expansions.read_expansions(locate(config.path), config.field, config.separator, first=100)
 
 
-@Description(part="expansions", cost=_file_cost, refuses=_refuses)
+@Description(part="expansions", refuses=_refuses)
 def expand_from_file(
     out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
@@ -159,7 +79,7 @@ def expand_from_file(
     return {**summary, "not_expanded": without, **({"note": said} if without else {})}
 
 
-@Description(part="expansions", cost=_relevance_cost)
+@Description(part="expansions")
 def expand_by_relevance(
     out: Path,
     cluster: Cluster,
@@ -196,7 +116,7 @@ def expand_by_relevance(
     return summary
 
 
-@Description(part="expansions", version=2, cost=_model_cost)
+@Description(part="expansions", version=2)
 def expand_by_model(
     out: Path,
     cluster: Cluster,
@@ -301,7 +221,7 @@ class Writer:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
 
 
-@Description(part="expansions", cost=_concatenated_cost)
+@Description(part="expansions")
 def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
     """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
     `concat`)."""
@@ -313,7 +233,7 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
     return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
 
 
-@Description(part="expansions", cost=_question_cost)
+@Description(part="expansions")
 def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
     """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
     as it is."""
@@ -331,7 +251,7 @@ def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, sp
     return expansions.write_collection(out, data, whole.take(order))
 
 
-@Description(part="expansions", cost=_joined_cost)
+@Description(part="expansions")
 def joined_expansions(
     out: Path, cluster: Cluster, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
 ) -> dict[str, Any]:
@@ -348,7 +268,7 @@ def joined_expansions(
     return summary
 
 
-@Description(part="query reranking", cost=_chosen_cost)
+@Description(part="query reranking")
 def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
     """Write a collection in which each query of the split is the question with its chosen expansion.
 

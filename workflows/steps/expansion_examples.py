@@ -12,7 +12,6 @@ from sparring.components.expansion.expansions import expand_query
 from sparring.components.expansion.query_choice import CHOICE
 from sparring.components.files import write_json
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 STUDY = "study.json"
@@ -20,24 +19,7 @@ WON, LOST = 2, 1
 """So many examples of each generator."""
 
 
-def _cost(
-    site: Any,
-    *,
-    data: Sizes,
-    split: str,
-    lexical: Ranking,
-    by_answer: bool,
-    ranks: dict[str, Expanded],
-    choices: dict[str, dict[str, Ranking]],
-) -> Cost:
-    """Every expansion's rank, every choice, and a few looks at the collection for the examples."""
-    chosen = sum(one.queries for systems in choices.values() for one in systems.values())
-    rows = lexical.rows + sum(one.count for one in ranks.values()) + 10.0 * chosen
-    looks = len(choices) * (WON + LOST) * data.documents
-    return Cost(work=(Work("rows", rows + looks),), makes=None, kept=1e5)
-
-
-@Description(part="evaluation", shows=(STUDY,), cost=_cost)
+@Description(part="evaluation", shows=(STUDY,))
 def study(
     out: Path,
     cluster: Cluster,

@@ -18,8 +18,6 @@ from sparring.components.files import replacing, write_json
 from sparring.components.retrieval.fusion import FITTED, FusionConfig, fuse
 from sparring.components.rng import keyed_int
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -28,18 +26,7 @@ CONSTANTS = (5.0, 20.0, 60.0, 180.0)
 QUERIES = 1000
 
 
-def _cost(
-    site: Site, *, data: Sizes, rankings: list[Ranking], split: str, measure: str, config: FusionConfig, **tried: Any
-) -> Cost:
-    """Each trial fuses and measures; at the end all queries are fused."""
-    asked, each = data.asked(split), sum(one.k for one in rankings)
-    trials = len(_trials(config, tried["weights"], tried["constants"]))
-    rows = (trials * min(asked, tried.get("queries", QUERIES)) + asked) * each
-    made = Ranking(asked, max(one.k for one in rankings))
-    return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
-
-
-@Description(part="search", version=4, cost=_cost)
+@Description(part="search", version=4)
 def fit_fusion(
     out: Path,
     cluster: Cluster,

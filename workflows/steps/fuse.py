@@ -18,19 +18,10 @@ from sparring.components.files import replacing
 from sparring.components.retrieval import fusion
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 
-def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, config: Any, lexical: Any = ()) -> Cost:
-    """Every row of every ranking."""
-    made = Ranking(data.asked(split), max(one.k for one in rankings))
-    rows = sum(made.queries * one.k for one in rankings)
-    return Cost(work=(Work("rows", float(rows)),), makes=made, kept=made.bytes)
-
-
-@Description(part="search", version=3, cost=_cost)
+@Description(part="search", version=3)
 def fuse(
     out: Path,
     cluster: Cluster,
@@ -57,16 +48,7 @@ def fuse(
     return {"queries": found["queries"], "rows": found["rows"]}
 
 
-def _expansions_cost(
-    site: Site, *, data: Sizes, expanded: Expanded, ranking: Ranking, otherwise: Ranking, split: str, config: Any
-) -> Cost:
-    """Every row of every expansion's ranking."""
-    made = Ranking(data.asked(split), config.depth)
-    rows = expanded.asked(split) * ranking.k + otherwise.rows
-    return Cost(work=(Work("rows", 2.0 * rows),), makes=made, kept=made.bytes)
-
-
-@Description(part="search", version=3, cost=_expansions_cost)
+@Description(part="search", version=3)
 def fuse_expansions(
     out: Path,
     cluster: Cluster,

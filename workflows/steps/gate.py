@@ -9,19 +9,11 @@ from sparring.components.data.tables import QRELS, RANKING, of_queries, read
 from sparring.components.evaluation.gate import GateConfig, decide, write_decision
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 MORE = "more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: train.ranker.updates)"
 PRIORS = "the scores of the retriever and of BM25 added to the ranker's (`ar2`: ranker.prior, `adapt`: prior)"
 """What may open a closed gate. It is no part of the step's identity."""
-
-
-def _cost(site: Any, *, data: Sizes, ranking: Ranking, reranked: Ranking, **rest: Any) -> Cost:
-    """Both rankings are measured and compared."""
-    return Cost(
-        work=(Work("rows", 1.2 * (ranking.rows + reranked.rows)), Work("draws", 1e4 * ranking.queries)), makes=None
-    )
 
 
 def _refuses(data: Path, split: str) -> None:
@@ -33,7 +25,7 @@ def _refuses(data: Path, split: str) -> None:
         )
 
 
-@Description(part="evaluation", version=2, cost=_cost, refuses=_refuses)
+@Description(part="evaluation", version=2, refuses=_refuses)
 def gate(
     out: Path,
     cluster: Cluster,

@@ -19,8 +19,6 @@ from sparring.components.sources.forms import Form, other_form
 from sparring.components.sources.reading import Item, plain_or_gz, read_array, read_objects
 from sparring.components.sources.trec import read_ranking
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
@@ -48,15 +46,7 @@ class RankingFile(Config):
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-def _cost(site: Site, *, data: Sizes, split: str, k: int, config: RankingFile) -> Cost:
-    """Every row of the file, and the ids of all documents."""
-    made = Ranking(data.asked(split), k)
-    rows = float(made.rows + data.documents)
-    needs = (id_memory(data.documents, "ids of all documents"),)
-    return Cost(work=(Work("rows", rows),), makes=made, kept=made.bytes, needs=needs)
-
-
-@Description(part="search", version=3, cost=_cost)
+@Description(part="search", version=3)
 def rank_from_file(
     out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from sparring.components.sources.reading import regular
 from sparring.components.sources.records import Bad, Document, Example, Judgement, Query, refused
 from sparring.components.sources.splits import Drawn
 from sparring.components.sources.training_groups import GivenGroup, GroupSource
-from sparring.workflows.store.cost import Cost, Need, Sizes, Work
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -43,20 +42,7 @@ Clash = Callable[[Any, Any], Bad | None]
 """What is wrong with a second record of the same id; None where the two merge."""
 
 
-def _cost(site: Any, *, source: Sizes) -> Cost:
-    """Two thirds of a text's bytes are left on disk; 24 bytes a document in memory: hashes, and their order."""
-    queries = sum(source.queries.values())
-    advice = "a machine with more memory for the driver, which keeps a hash of every id"
-    return Cost(
-        work=(Work("reading", source.documents + 2.0 * queries),),
-        makes=source,
-        objects=3,
-        needs=(Need("hashes of all ids", 24.0 * (source.documents + queries), "driver", advice),),
-        kept=source.documents * (0.6 * source.characters + 8) + 60.0 * queries,
-    )
-
-
-@Description(part="data", version=2, cost=_cost)
+@Description(part="data", version=2)
 def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
     too, of training data `given.parquet`; of queries that are documents themselves `own.parquet`."""

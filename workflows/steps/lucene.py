@@ -20,8 +20,6 @@ from sparring.components.retrieval.lucene_search import Searcher
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.java import InChild
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Need, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -47,60 +45,7 @@ class VectorIndexConfig(LuceneIndexConfig):
     """Term vectors are stored."""
 
 
-MOST_DOCUMENTS = 2**31 - 129
-"""What one Lucene index holds (`IndexWriter.MAX_DOCS`)."""
-HEAP = 1.0e9
-"""Bytes of a Java machine's heap, and of the child process around it."""
-
-
-def _index_cost(site: Site, *, data: Sizes, config: LuceneIndexConfig) -> Cost:
-    """One process on one machine writes the index. It stores texts too, which are half of it."""
-    threads = min(site.cores, (site.cluster.java.workers or site.cores) * site.cluster.java.threads)
-    tokens = data.documents * float(np.mean(data.document_lengths))
-    limits: tuple[str, ...] = ()
-    if data.documents > MOST_DOCUMENTS:
-        limits = (
-            f"bm25: a Lucene index holds {MOST_DOCUMENTS:,} documents, and there are {data.documents:,}; accepted: "
-            "a smaller collection, or a recipe without BM25",
-        )
-    advice = "a machine with more memory"
-    return Cost(
-        work=(Work("Java", 1), Work("BM25 indexing", tokens / threads, "one")),
-        makes=data,
-        objects=20,
-        kept=data.documents * (0.5 * data.characters + 30),
-        scratch=0.5 * data.documents * data.characters,
-        needs=(Need("Java", HEAP, "one", advice),),
-        limits=limits,
-    )
-
-
-def _search_cost(
-    site: Site, *, data: Sizes, index: Sizes, splits: list[str], k: int, config: BM25Config, rm3: Any = None
-) -> Cost:
-    """A query looks at a share of the documents."""
-    ranked = Ranking(sum(map(data.asked, splits)), min(k, data.documents))
-    beside = LOOK + HIT * ranked.k if rm3 is None else FEEDBACK
-    looks = ranked.queries * (beside + data.documents / 1e6) * (1 if rm3 is None else 3)
-    advice = "java.workers in the profile: fewer workers, each has a Java machine"
-    return Cost(
-        work=(Work("Java", 1), Work("BM25 retrieval", looks, "java")),
-        makes=ranked,
-        kept=ranked.bytes,
-        objects=1,
-        scratch=ranked.bytes,
-        scratch_objects=-(-ranked.queries // QUERIES_A_SHARD),
-        needs=(Need("Java", HEAP, "java", advice),),
-    )
-
-
-LOOK, HIT = 0.06, 2e-4
-"""What a query costs beside its look at the documents, and what each document that it finds, in looks at a million."""
-FEEDBACK = 0.25
-"""The former with feedback, whose queries are Anserini's."""
-
-
-@Description(part="BM25", cost=_index_cost)
+@Description(part="BM25")
 def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
@@ -128,7 +73,7 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
     query_ids_of(data, splits)
 
 
-@Description(part="BM25", version=2, cost=_search_cost, refuses=_refuses)
+@Description(part="BM25", version=2, refuses=_refuses)
 def lucene_search(
     out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
@@ -140,7 +85,7 @@ def lucene_search(
     return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
 
 
-@Description(part="BM25", version=2, cost=_search_cost, refuses=_refuses)
+@Description(part="BM25", version=2, refuses=_refuses)
 def lucene_feedback(
     out: Path,
     cluster: Cluster,

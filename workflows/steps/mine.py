@@ -21,8 +21,6 @@ from sparring.components.files import replacing
 from sparring.components.functions import FunctionRef
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -97,32 +95,6 @@ class MineConfig(Config):
         return self
 
 
-def _cost(
-    site: Site,
-    *,
-    data: Sizes,
-    tokens: Sizes,
-    ranking: Ranking | None,
-    split: str,
-    groups: int,
-    seed: list[Any],
-    config: MineConfig,
-    gate: Any = None,
-) -> Cost:
-    """Rows of the ranking are read, and each candidate of a group is drawn."""
-    made = Grouped(groups, 1 + config.negatives + config.random, queries=data.asked(split))
-    read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
-    return Cost(
-        work=(Work("rows", 0.2 * read + 10.0 * groups + data.documents),),
-        makes=made,
-        needs=(
-            id_memory(data.documents, "ids of all documents"),
-            id_memory(read, "the ranking that negatives are drawn from"),
-        ),
-        kept=groups * (16.0 * made.candidates + 30),
-    )
-
-
 def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> None:
     """A split that nothing can be learnt from, and negatives that the source does not give."""
     if gate is not None and not is_open(gate):
@@ -151,7 +123,7 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", version=2, cost=_cost, refuses=_refuses)
+@Description(part="groups and negatives", version=2, refuses=_refuses)
 def mine(
     out: Path,
     cluster: Cluster,

@@ -10,19 +10,13 @@ from sparring.components.neighbours.reciprocal import NeighboursConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_rows
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard; changes no result."""
 
 
-def _cost(site: Any, *, data: Sizes, vectors: Any, queries: Any, ranking: Ranking, config: Any) -> Cost:
-    """Each query's context is compared with itself."""
-    return Cost(work=(Work("rows", 20.0 * ranking.rows, "map"),), makes=ranking, kept=ranking.bytes)
-
-
-@Description(part="reranking by neighbours", version=2, cost=_cost)
+@Description(part="reranking by neighbours", version=2)
 def rerank_by_neighbours(
     out: Path,
     cluster: Cluster,

@@ -17,7 +17,6 @@ from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.components.files import read_json, write_json
 from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Work
 from sparring.workflows.store.dag import Description
 
 PICTURES = "pictures.json"
@@ -33,12 +32,7 @@ class PicturesConfig(Config):
     """So many first ranks."""
 
 
-def _cost(site: Any, **inputs: Any) -> Cost:
-    """Of some queries, whatever their number."""
-    return Cost(work=(Work("rows", 1e6),), makes=None, kept=1e6)
-
-
-@Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="Labels and what was learned from them")
+@Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
 def pictures(
     out: Path,
     cluster: Cluster,
@@ -110,7 +104,7 @@ def pictures(
     }
 
 
-@Description(part="evaluation", shows=(PICTURES,), cost=_cost, heading="By {x}")
+@Description(part="evaluation", shows=(PICTURES,), heading="By {x}")
 def along(
     out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:

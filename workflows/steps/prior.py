@@ -16,8 +16,6 @@ from sparring.components.files import read_json, write_json
 from sparring.components.retrieval.prior import WEIGHTS, fit, scores_in
 from sparring.components.rng import keyed_int
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
@@ -35,29 +33,13 @@ class Prior(TypedDict):
     """For BM25's ranking, the number of documents that were asked for."""
 
 
-def _fit_cost(site: Site, *, data: Sizes, reranked: Ranking, priors: list[Any], split: str, depth: int) -> Cost:
-    """Rows are read, and weights fitted three times."""
-    return Cost(work=(Work("rows", 3.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
-
-
-def _add_cost(site: Site, *, reranked: Ranking, priors: list[Any], weights: Any, depth: int) -> Cost:
-    """Rows are read and written."""
-    return Cost(work=(Work("rows", 1.0 * reranked.rows),), makes=reranked, kept=reranked.bytes)
-
-
-def _teach_cost(site: Site, *, groups: Grouped, priors: list[Any], weights: Any) -> Cost:
-    """Pairs are looked up in the whole rankings."""
-    pairs, rows = groups.groups * groups.candidates, sum(one["ranking"].rows for one in priors)
-    return Cost(work=(Work("rows", 4.0 * pairs + rows),), makes=groups, kept=20.0 * pairs)
-
-
 def _refuses(data: Path, split: str) -> None:
     """A split without judgements to fit weights on."""
     if not len(judged_queries(data, split, None)):
         raise UserError(f"prior: {split!r} has no query with a relevant document to fit weights on; {WITHOUT_DEV}")
 
 
-@Description(part="scoring by the ranker", version=3, cost=_fit_cost, refuses=_refuses)
+@Description(part="scoring by the ranker", version=3, refuses=_refuses)
 def fit_prior(
     out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
@@ -99,7 +81,7 @@ def _note(weights: dict[str, float], split: str) -> str:
     )
 
 
-@Description(part="scoring by the ranker", version=3, cost=_add_cost)
+@Description(part="scoring by the ranker", version=3)
 def add_prior(
     out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
@@ -110,7 +92,7 @@ def add_prior(
     return {"rows": len(table)}
 
 
-@Description(part="scoring by the ranker", version=3, cost=_teach_cost)
+@Description(part="scoring by the ranker", version=3)
 def teach_with_prior(
     out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:

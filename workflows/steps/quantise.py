@@ -14,38 +14,13 @@ from sparring.components.retrieval import quantised
 from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
-from sparring.workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
 from sparring.workflows.store.dag import Description
 
 QUERIES = 1024
 """In one shard of a rescoring; changes no result."""
 
 
-def _cost(site: Any, *, vectors: Vectors, retriever: Made, dimensions: int | None, kind: Kind) -> Cost:
-    """Each number is read twice: for the distances between those of int8, and to be rounded."""
-    width, item = dimensions or vectors.width, 1 if kind == "int8" else vectors.item
-    made = Vectors(vectors.documents, width, item, vectors.shard)
-    return Cost(
-        work=(Work("bytes", 2.0 * vectors.bytes), Work("rows", vectors.documents, "map")),
-        makes=made,
-        kept=made.bytes,
-        objects=-(-vectors.documents // vectors.shard) + 2,
-    )
-
-
-def _rescore_cost(site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors, ranking: Ranking, k: int) -> Cost:
-    """Each candidate's vector is read and multiplied."""
-    made = Ranking(ranking.queries, min(k, ranking.k))
-    return Cost(
-        work=(Work("rows", 20.0 * ranking.rows, "map"), Work("rows", 2.0 * ranking.rows)),
-        makes=made,
-        kept=made.bytes,
-        scratch=24.0 * ranking.rows,
-        scratch_objects=-(-ranking.queries // QUERIES),
-    )
-
-
-@Description(part="search", droppable=("documents-*.npy",), cost=_cost)
+@Description(part="search", droppable=("documents-*.npy",))
 def smaller_vectors(
     out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
@@ -72,7 +47,7 @@ def smaller_vectors(
     return {"documents": sum(map(len, shards)), "dimensions": how.dimensions, "bytes": size}
 
 
-@Description(part="search", cost=_rescore_cost)
+@Description(part="search")
 def rescore(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from sparring.components.expansion.query_reading import PARTS, TOP
 from sparring.components.files import remove, replacing, save_array, write_array
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_rows
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Expanded, Made, ModelTask, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 ROW_GROUP = 10_000
@@ -36,41 +34,7 @@ class PredictConfig(Config):
     """Expansions in one file; the most that each worker loses where prediction is interrupted."""
 
 
-def _candidates_cost(site: Site, *, data: Sizes, expanded: Expanded, ranking: Any) -> Cost:
-    """Expanded queries count as the queries of what a reranker reads, passages as its documents."""
-    passages = 0 if ranking is None else min(expanded.count, data.documents)
-    made = Sizes(
-        documents=passages,
-        queries=expanded.queries,
-        query_lengths=expanded.query_lengths,
-        document_lengths=data.document_lengths if passages else np.zeros(1),
-        characters=data.characters,
-        exact=False,
-    )
-    rows = 5.0 * expanded.count + (0 if ranking is None else data.documents + expanded.count)
-    kept = 100.0 * expanded.count + 0.6 * data.characters * passages
-    return Cost(work=(Work("rows", rows),), makes=made, kept=kept, objects=4)
-
-
-def _predict_cost(
-    site: Site, *, expanded: Expanded, candidates: Sizes, tokens: Sizes, reranker: Made, config: PredictConfig
-) -> Cost:
-    """Each expansion is read once, with the passage that it retrieves first where there is one."""
-    limit, count = getattr(reranker.config, "pair_tokens", None) or 160, expanded.count
-    passages = np.resize(candidates.document_lengths, len(candidates.query_lengths))
-    lengths = np.minimum(candidates.query_lengths + passages + 3, limit)
-    task = ModelTask.of_texts("scoring", reranker, candidates, lengths, precision=config.precision)
-    return Cost(
-        work=(Work("scoring", count, "score", task), Work("rows", 3.0 * count)),
-        makes=expanded,
-        kept=20.0 * count,
-        needs=(site.pass_through(reranker, "score"),),
-        scratch=4.0 * count,
-        scratch_objects=-(-count // config.shard),
-    )
-
-
-@Description(part="query reranking", cost=_candidates_cost)
+@Description(part="query reranking")
 def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
     """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
 
@@ -92,7 +56,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     return summary
 
 
-@Description(part="query reranking", cost=_candidates_cost)
+@Description(part="query reranking")
 def candidates_released(
     out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
@@ -141,7 +105,7 @@ def _write(out: Path, documents: pa.Table, data: Path) -> None:
     write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
 
 
-@Description(part="query reranking", models="predicting", cost=_predict_cost)
+@Description(part="query reranking", models="predicting")
 def predict(
     out: Path,
     cluster: Cluster,

@@ -16,24 +16,13 @@ from sparring.components.expansion.query_choice import mark_relevant
 from sparring.components.files import replacing
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 ROWS = 100_000
 """Groups that are written together."""
 
 
-def _cost(
-    site: Site, *, data: Sizes, ranking: Ranking, split: str, by_answer: bool, depth: int, groups: int, seed: list[Any]
-) -> Cost:
-    """The first rows of the ranking are read, and each group is written."""
-    rows = ranking.queries * min(ranking.k, depth)
-    made = Grouped(groups, 1, queries=data.asked(split))
-    return Cost(work=(Work("rows", 1.0 * rows + groups),), makes=made, kept=40.0 * groups)
-
-
-@Description(part="groups and negatives", cost=_cost)
+@Description(part="groups and negatives")
 def ranked_pairs(
     out: Path,
     cluster: Cluster,

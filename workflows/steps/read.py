@@ -20,67 +20,11 @@ from sparring.components.models.reader_configs import ReadConfig
 from sparring.components.rng import keyed_int, keyed_sample
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_shards, row_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Grouped, Made, ModelTask, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 
 ANSWERS = "answers.parquet"
-ANSWER_TOKENS = 4.0
-"""Tokens of an answer in the mean, as an estimate takes it."""
 WRITTEN = pa.schema([("query_id", TEXT), ("answer", TEXT)])
 """A reader's answer to a query; empty where it had nothing to read."""
-
-
-def _groups_cost(
-    site: Site, *, data: Sizes, ranking: Ranking, split: str, passages: int, visits: int, seed: list[Any]
-) -> Cost:
-    """A group for each visit of a question, and its answer as a text."""
-    groups = Grouped(visits * data.asked(split), min(passages, ranking.k))
-    made = Sizes(
-        documents=groups.groups,
-        queries=data.queries,
-        document_lengths=np.full(len(data.query_lengths), ANSWER_TOKENS),
-        query_lengths=data.query_lengths,
-        characters=5 * ANSWER_TOKENS,
-        exact=False,
-        groups=groups,
-    )
-    rows = ranking.rows + groups.groups * (10.0 + groups.candidates)
-    return Cost(work=(Work("rows", rows),), makes=made, kept=groups.groups * (100.0 + 8 * groups.candidates), objects=4)
-
-
-def _answers_cost(
-    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, reader: Made, config: ReadConfig
-) -> Cost:
-    """Each question's passages are read, and an answer is written a token at a time."""
-    count, each = min(data.asked(split), config.queries or data.asked(split)), min(config.passages, ranking.k)
-    limit = getattr(reader.config, "passage_tokens", None) or 250
-    lengths = np.minimum(np.resize(data.query_lengths, len(data.document_lengths)) + data.document_lengths + 3, limit)
-    shape = reader.shape
-    reading = each * shape.operations(lengths) / len(lengths)
-    writing = config.new_tokens * shape.operations(np.ones(1))
-    task = ModelTask(
-        "generating",
-        reader,
-        data,
-        reading + writing,
-        each * float(lengths.mean()),
-        {"passages": each, "precision": config.precision},
-        measurable=False,
-    )
-    return Cost(
-        work=(Work("generating", count, "map", task), Work("rows", ranking.rows)),
-        makes=count,
-        kept=60.0 * count,
-        needs=(id_memory(data.documents, "ids of all documents"),),
-        scratch=16.0 * count * each,
-        scratch_objects=-(-count // config.shard),
-    )
-
-
-def _evaluate_cost(site: Site, *, data: Sizes, answers: int) -> Cost:
-    """Each answer is held against the right ones."""
-    return Cost(work=(Work("rows", 50.0 * answers),), makes=answers, kept=40.0 * answers)
 
 
 def _refuses(data: Path, split: str) -> None:
@@ -90,7 +34,7 @@ def _refuses(data: Path, split: str) -> None:
         raise UserError(f"a reader's answers are held against right ones, and no query of {split!r} has one")
 
 
-@Description(part="reading", cost=_groups_cost, refuses=_refuses)
+@Description(part="reading", refuses=_refuses)
 def reading_groups(
     out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
 ) -> dict[str, Any]:
@@ -128,7 +72,7 @@ def reading_groups(
     return {"groups": len(groups), "questions": len(able), "of": len(asked)}
 
 
-@Description(part="reading", cost=_answers_cost, refuses=_refuses)
+@Description(part="reading", refuses=_refuses)
 def read_answers(
     out: Path,
     cluster: Cluster,
@@ -217,7 +161,7 @@ class Answerer:
         pq.write_table(pa.table({"answer": pa.array(texts, TEXT)}), path)
 
 
-@Description(part="evaluation", cost=_evaluate_cost)
+@Description(part="evaluation")
 def evaluate_answers(out: Path, cluster: Cluster, *, data: Path, answers: Path) -> dict[str, Any]:
     """Write `per_query.parquet`: exact match and F1 of each answer that a reader wrote
     (`components.evaluation.exact_match`)."""

@@ -1,6 +1,5 @@
 """Score pairs of a query and a document with a ranker, on Ray Data: the pairs of groups, or of a ranking to rerank."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,6 @@ from sparring.components.data.tables import RANKING, TEXT, of_queries, write
 from sparring.components.files import remove, save_array, write_array
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_rows
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Grouped, Made, ModelTask, Need, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 
 
@@ -39,48 +36,7 @@ class RerankConfig(ScoreConfig):
     """How many of the split's judged queries, the same ones for every ranking; null for all."""
 
 
-def _scoring(site: Site, data: Sizes, ranker: Made, pairs: int, config: ScoreConfig) -> tuple[Work, Need]:
-    """Pairs, and what a worker needs for a pass of them."""
-    limit = getattr(ranker.config, "pair_tokens", None) or 160
-    lengths = np.minimum(np.resize(data.query_lengths, len(data.document_lengths)) + data.document_lengths + 3, limit)
-    task = ModelTask.of_texts("scoring", ranker, data, lengths, precision=config.precision)
-    return Work("scoring", pairs, "score", task), site.pass_through(ranker, "score")
-
-
-def _groups_cost(site: Site, *, data: Sizes, tokens: Sizes, groups: Grouped, ranker: Made, config: ScoreConfig) -> Cost:
-    """Each candidate of each group."""
-    pairs = groups.groups * groups.candidates
-    work, need = _scoring(site, data, ranker, pairs, config)
-    ids = id_memory(data.documents, "ids of all documents")
-    return Cost(
-        work=(work, Work("rows", pairs)),
-        needs=(need, ids),
-        kept=20.0 * pairs,
-        scratch=20.0 * pairs,
-        scratch_objects=-(-pairs // config.shard),
-        makes=replace(groups, scored=True),
-    )
-
-
-def _rerank_cost(
-    site: Site, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, ranker: Made, config: RerankConfig
-) -> Cost:
-    """The first documents of each measured query."""
-    queries = min(data.asked(split), config.queries or data.asked(split))
-    pairs, made = queries * min(config.depth, ranking.k), Ranking(queries, ranking.k)
-    work, need = _scoring(site, data, ranker, pairs, config)
-    ids = id_memory(data.documents, "ids of all documents")
-    return Cost(
-        work=(work, Work("rows", made.rows)),
-        needs=(need, ids),
-        kept=made.bytes,
-        scratch=20.0 * pairs,
-        scratch_objects=-(-pairs // config.shard),
-        makes=made,
-    )
-
-
-@Description(part="scoring by the ranker", models="scoring", version=2, cost=_groups_cost)
+@Description(part="scoring by the ranker", models="scoring", version=2)
 def score_groups(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
@@ -93,7 +49,7 @@ def score_groups(
     return {"pairs": len(scores), **counted}
 
 
-@Description(part="scoring by the ranker", models="scoring", version=2, cost=_rerank_cost)
+@Description(part="scoring by the ranker", models="scoring", version=2)
 def rerank(
     out: Path,
     cluster: Cluster,

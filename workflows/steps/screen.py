@@ -17,7 +17,6 @@ from sparring.components.retrieval import screening
 from sparring.components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 CASES = "cases.json"
@@ -28,13 +27,7 @@ ROWS = 1_000_000
 """Rows of the ranking in memory at once; changes no result."""
 
 
-def _cost(site: Any, *, data: Sizes, ranking: Ranking, split: str, **rest: Any) -> Cost:
-    """Every candidate is looked at."""
-    made = Ranking(data.asked(split), ranking.k)
-    return Cost(work=(Work("rows", 6.0 * made.rows),), makes=made, kept=made.bytes)
-
-
-@Description(part="groups and negatives", shows=(CASES,), version=2, cost=_cost)
+@Description(part="groups and negatives", shows=(CASES,), version=2)
 def screen(
     out: Path,
     cluster: Cluster,

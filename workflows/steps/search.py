@@ -1,10 +1,8 @@
 """Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
 
-import math
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -25,8 +23,6 @@ from sparring.components.retrieval import quantised, topk
 from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Need, Ranking, Sizes, Vectors, Work, id_memory
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -111,105 +107,6 @@ class SearchConfig(Config):
         return self
 
 
-@dataclass(frozen=True)
-class IndexShape:
-    """An index as far as costs depend on it: bytes of a document in it, and inner products of a query."""
-
-    factory: str
-    bytes: float
-    looks: float
-
-
-def index_shape(factory: str, documents: int, width: int, config: "SearchConfig") -> IndexShape:
-    """Bytes of a document in a FAISS index, and how many documents a query is compared with.
-
-    `Flat` holds 4 bytes a number, `SQ8` one, `PQ64` 64 in all; an inverted file 8 more for the number of the document;
-    HNSW 8 bytes for each of its two M neighbours at the bottom.
-    """
-    parts = factory.replace("_HNSW32", "").split(",")
-    item = 4.0 * width
-    for part in parts:
-        if found := re.match(r"(?:OPQ\d+(?:_\d+)?)$", part):
-            continue
-        if found := re.match(r"PQ(\d+)(?:x(\d+))?", part):
-            item = float(found[1]) * int(found[2] or 8) / 8
-        elif part in ("SQ8", "SQ4", "SQfp16"):
-            item = width * {"SQ8": 1.0, "SQ4": 0.5, "SQfp16": 2.0}[part]
-    cells = next((int(found[1]) for part in parts if (found := re.match(r"IVF(\d+)", part))), None)
-    graph = next((int(found[1]) for part in parts if (found := re.match(r"HNSW(\d+)", part))), None)
-    if graph is not None:
-        return IndexShape(factory, item + 8.0 * graph + 8, config.ef * 2.0 * graph)
-    if cells is not None:
-        return IndexShape(factory, item + 8, cells + documents * min(1.0, config.probes / cells))
-    return IndexShape(factory, item, float(documents))
-
-
-def _fitting(site: Site, documents: int) -> str:
-    """An index that fits in four fifths of a machine's memory, as advice."""
-    cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
-    for size in (64, 32, 16):
-        if documents * (size + 8.0) < 0.8 * site.memory:
-            return f"IVF{cells},PQ{size} ({documents * (size + 8.0) / 1e9:,.0f} GB)"
-    return "none of FAISS's: machines with more memory, or exact search (null), which reads vectors from disk"
-
-
-def _index_cost(site: Site, *, vectors: Vectors, factory: str, ef_construction: int = EF_CONSTRUCTION) -> Cost:
-    """One process holds the whole index, and the sample that it is trained on."""
-    shape = index_shape(factory, vectors.documents, vectors.width, SearchConfig(index=factory))
-    cells = next((int(found[1]) for found in [re.search(r"IVF(\d+)", factory)] if found), 0)
-    sample = min(vectors.documents, max(65_536, 64 * cells))
-    products = 20.0 * sample * cells + float(vectors.documents) * cells
-    if "HNSW" in factory:
-        products += float(vectors.documents) * ef_construction * 40
-    held = shape.bytes * vectors.documents
-    advice = f"search.index: {_fitting(site, vectors.documents)}"
-    return Cost(
-        work=(Work("index", products * vectors.width / max(1, site.cores), "one"), Work("bytes", vectors.bytes)),
-        makes=shape,
-        kept=held,
-        needs=(Need(f"an index {factory}", held + 4.0 * vectors.width * sample, "one", advice),),
-    )
-
-
-def _cost(
-    site: Site,
-    *,
-    data: Sizes,
-    vectors: Vectors,
-    queries: Vectors,
-    k: int,
-    config: "SearchConfig",
-    index: IndexShape | None = None,
-) -> Cost:
-    """Exactly, every query is compared with every document, by runs of documents whose lists are merged; with an index,
-    with those that it looks at, and a sample of the queries exactly."""
-    asked, made = queries.documents, Ranking(queries.documents, min(k, data.documents))
-    cuts = ON_GPU if site.cuda else ON_CPU
-    block = min(asked, cuts.queries if index is None else QUERIES_OF_INDEX)
-    run = max(vectors.shard, min(cuts.documents, cuts.scores // max(1, block)))
-    runs = -(-data.documents // run) if index is None else 1
-    pieces = runs * -(-asked // max(1, block))
-    looks = asked * (float(data.documents) if index is None else index.looks)
-    looks += 0 if index is None else min(config.sample, asked) * float(data.documents)
-    needs = [id_memory(data.documents, "ids of all documents and their order")]
-    if index is not None:
-        advice = f"search.index: {_fitting(site, data.documents)}"
-        needs.append(Need(f"an index {index.factory}", index.bytes * data.documents, "one", advice))
-    passes = -(-asked // cuts.queries) if index is None else 1
-    return Cost(
-        work=(
-            Work("scores", looks * vectors.width, "map"),
-            Work("bytes", passes * vectors.bytes),
-            Work("rows", 0.8 * made.rows),
-        ),
-        makes=made,
-        needs=tuple(needs),
-        kept=made.bytes,
-        scratch=8.0 * pieces * block * made.k,
-        scratch_objects=pieces,
-    )
-
-
 def _refuses_index(factory: str) -> None:
     """A factory string that FAISS does not know, or that makes no ranking by inner products."""
     from sparring.components.retrieval import index  # heavy
@@ -217,7 +114,7 @@ def _refuses_index(factory: str) -> None:
     index.check_factory(factory)
 
 
-@Description(part="search", droppable=(INDEX,), cost=_index_cost, refuses=_refuses_index)
+@Description(part="search", droppable=(INDEX,), refuses=_refuses_index)
 def faiss_index(
     out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
 ) -> dict[str, Any]:
@@ -251,7 +148,7 @@ def _refuses(data: Path, k: int) -> None:
     check_k(k, data)
 
 
-@Description(part="search", version=2, cost=_cost, refuses=_refuses)
+@Description(part="search", version=2, refuses=_refuses)
 def search(
     out: Path,
     cluster: Cluster,
@@ -307,11 +204,7 @@ def search(
     return {"queries": len(query_ids), **counts(ranking), **read_json(about)}
 
 
-def _candidates_cost(site: Any, *, data: Sizes, k: int, times: int, **inputs: Any) -> Cost:
-    return _cost(site, data=data, k=min(k * times, data.documents), **inputs)
-
-
-@Description(part="search", version=2, cost=_candidates_cost, refuses=_refuses)
+@Description(part="search", version=2, refuses=_refuses)
 def candidates(
     out: Path,
     cluster: Cluster,

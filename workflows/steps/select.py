@@ -12,17 +12,10 @@ from sparring.components.evaluation.measures import by_measure, per_query
 from sparring.components.evaluation.selection import FILE, selected
 from sparring.components.files import write_json
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 
-def _cost(site: Any, *, data: Sizes, split: str, measure: str, systems: list[dict[str, Any]]) -> Cost:
-    """Each system's ranking is measured."""
-    rows = sum(one["ranking"].rows for one in systems)
-    return Cost(work=(Work("rows", float(rows)),), makes=None, kept=1e4)
-
-
-@Description(part="evaluation", version=5, cost=_cost)
+@Description(part="evaluation", version=5)
 def select(
     out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:

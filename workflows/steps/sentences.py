@@ -18,28 +18,10 @@ from sparring.components.evaluation.similarity import SimilarityConfig, cosines,
 from sparring.components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
 from sparring.components.files import write_json
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Sizes, Vectors, Work
 from sparring.workflows.store.dag import Description
 
 SIMILARITY = "similarity.json"
 """Alignment, uniformity, and the distribution of cosines by rating (`components.evaluation.similarity.space`)."""
-
-
-FITTING = 150.0
-"""Looks of a classifier at each number of what it learns from, until it is fitted."""
-
-
-def _similarity_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str, config: SimilarityConfig) -> Cost:
-    """Each sentence in some pairs, of which all are compared with each other too."""
-    return Cost(work=(Work("rows", 60.0 * data.documents),), makes=data.documents, kept=40.0 * data.documents)
-
-
-def _transfer_cost(site: Any, *, data: Sizes, vectors: Vectors, split: str | None, config: TransferConfig) -> Cost:
-    """Classifiers for each fold: one with each penalty on all of its folds but one, and one with the best."""
-    penalties = len(config.inverse_penalties)
-    fits = (1 if penalties == 1 else 1 + config.folds * penalties) * (config.folds if split is None else 1)
-    looks = FITTING * fits * data.documents * vectors.width
-    return Cost(work=(Work("scores", looks),), makes=data.documents, kept=40.0 * data.documents)
 
 
 def _refuses_pairs(data: Path, split: str) -> None:
@@ -52,7 +34,7 @@ def _refuses_labels(data: Path, split: str | None) -> None:
     labelled_sentences(data, split)
 
 
-@Description(part="evaluation", version=2, shows=(SIMILARITY,), cost=_similarity_cost, refuses=_refuses_pairs)
+@Description(part="evaluation", version=2, shows=(SIMILARITY,), refuses=_refuses_pairs)
 def similarity(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
@@ -71,7 +53,7 @@ def similarity(
     return {"measures": _write(out, of), "subsets": len(set(subsets)), **shown}
 
 
-@Description(part="evaluation", cost=_transfer_cost, refuses=_refuses_labels)
+@Description(part="evaluation", refuses=_refuses_labels)
 def transfer(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 from sparring.components.data.tables import RANKING, pieces
 from sparring.components.evaluation.measures import PER_QUERY_FILE, means
 from sparring.components.files import write_json
-from sparring.workflows.store.cost import Cost, Work
 from sparring.workflows.store.dag import Description
 
 SIZES = "sizes.json"
@@ -17,12 +16,7 @@ DEPTH = 10
 """The first documents whose overlap is counted."""
 
 
-def _cost(site: Any, *, rows: list[dict[str, Any]]) -> Cost:
-    """The first documents of each ranking."""
-    return Cost(work=(Work("rows", float(sum(row["ranking"].rows for row in rows))),), makes=None, kept=1e5)
-
-
-@Description(part="evaluation", shows=(SIZES,), cost=_cost)
+@Description(part="evaluation", shows=(SIZES,))
 def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
     whole vectors that are among its own first 10.

@@ -30,7 +30,6 @@ from sparring.components.neighbours.smoothing import SmoothingConfig
 from sparring.components.rng import keyed_sample
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import map_rows
-from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work, id_memory
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -59,32 +58,7 @@ class SmoothConfig(SmoothingConfig):
     """
 
 
-def _contexts_cost(
-    site: Any, *, data: Sizes, tokens: Sizes, ranking: Ranking, split: str, config: ContextConfig
-) -> Cost:
-    """Each query's first candidates."""
-    made = Grouped(min(config.queries or data.asked(split), ranking.queries), config.size)
-    pairs = made.groups * made.candidates
-    return Cost(
-        work=(Work("rows", ranking.rows + 2.0 * pairs),),
-        makes=made,
-        kept=16.0 * pairs,
-        needs=(id_memory(data.documents, "ids of all documents"),),
-    )
-
-
-def _smooth_cost(site: Any, *, data: Sizes, groups: Grouped, config: SmoothConfig, **rest: Any) -> Cost:
-    """Similarities among each group's candidates."""
-    pairs = groups.groups * groups.candidates
-    return Cost(
-        work=(Work("rows", 20.0 * pairs, "map"),),
-        makes=groups,
-        kept=20.0 * pairs,
-        needs=(id_memory(data.documents, "ids of all documents"),),
-    )
-
-
-@Description(part="soft labels", version=2, cost=_contexts_cost)
+@Description(part="soft labels", version=2)
 def contexts(
     out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
@@ -161,7 +135,7 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
 
-@Description(part="soft labels", version=2, cost=_smooth_cost)
+@Description(part="soft labels", version=2)
 def smooth(
     out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:

@@ -17,20 +17,8 @@ from sparring.components.models.configs import (
 )
 from sparring.components.models.generator_configs import GeneratorConfig
 from sparring.components.models.reader_configs import ReaderConfig
-from sparring.components.models.shape import shape_of
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Made, Work
 from sparring.workflows.store.dag import Description
-
-
-def _cost(site: Site, *, config: Any, encoder: Made | None = None) -> Cost:
-    """Four bytes a weight."""
-    made = Made(config, shape_of(config))
-    return Cost(
-        work=(Work("loading", 4.0 * made.shape.parameters),), makes=made, objects=8, kept=4.0 * made.shape.parameters
-    )
-
 
 StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
 
@@ -44,7 +32,7 @@ def _refuses(config: StartConfig, encoder: Path | None) -> None:
             _started(config, encoder)
 
 
-@Description(part="data", version=2, cost=_cost, refuses=_refuses)
+@Description(part="data", version=2, refuses=_refuses)
 def start(out: Path, cluster: Cluster, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
     """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
     as it is now; else from the model that the config names."""

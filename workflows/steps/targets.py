@@ -14,41 +14,10 @@ from sparring.components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, 
 from sparring.components.expansion import expansions
 from sparring.components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
-TARGET_TOKENS = 20.0
-"""Tokens of a target in the mean, as an estimate takes it: about a sentence's."""
 
-
-def _cost(
-    site: Any,
-    *,
-    data: Sizes,
-    ranking: Ranking | None,
-    splits: list[str],
-    leave_out: list[int] | None,
-    mode: Mode,
-    config: TargetConfig,
-) -> Cost:
-    """One look at the collection, and at the documents that are chosen. A generator reads a query and writes a target
-    for each, which counts as a text."""
-    queries = sum(map(data.asked, splits))
-    count = queries if leave_out is None else queries - queries // leave_out[1]
-    made = Sizes(
-        documents=count,
-        queries={"train": count},
-        document_lengths=data.query_lengths + TARGET_TOKENS,
-        query_lengths=data.query_lengths,
-        characters=5 * TARGET_TOKENS,
-        exact=False,
-        groups=Grouped(count, 1),
-    )
-    rows = data.documents + 30.0 * count + (ranking.rows if ranking is not None else 0)
-    return Cost(work=(Work("rows", rows),), makes=made, kept=150.0 * count, objects=4)
-
-
-@Description(part="expansions", cost=_cost)
+@Description(part="expansions")
 def targets(
     out: Path,
     cluster: Cluster,

@@ -18,8 +18,6 @@ from sparring.components.expansion.expansions import link_or_copy
 from sparring.components.files import naming_damage, read_json, remove, replacing, write_array, write_json
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_shards
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Made, Need, Sizes, Work
 from sparring.workflows.store.dag import Description
 
 TEXTS_AT_ONCE = 10_000
@@ -47,27 +45,7 @@ def check_lengths(asked: Mapping[str, int | None], config: TokenizeConfig) -> No
             raise UserError(f"{key}: {length}: no more than {config.max_tokens} are kept of a text (tokens.max_tokens)")
 
 
-def _cost(site: Site, *, data: Sizes, model: Made, config: TokenizeConfig) -> Cost:
-    """Two or four bytes a token, and two numbers a text."""
-    lengths = np.minimum(data.document_lengths, config.max_tokens), np.minimum(data.query_lengths, config.max_tokens)
-    queries = sum(data.queries.values())
-    tokens = data.documents * float(np.mean(lengths[0])) + queries * float(np.mean(lengths[1]))
-    kept = (4 if model.shape.vocabulary > 65_536 else 2) * tokens + 16.0 * (data.documents + queries)
-    advice = (
-        "a machine with more memory for the driver, which keeps a digest of every text to find those that are alike"
-    )
-    return Cost(
-        work=(Work("tokenising", tokens, "map"),),
-        makes=data,
-        kept=kept,
-        scratch=kept,
-        objects=7,
-        scratch_objects=2.0 * -(-data.documents // 10_000),
-        needs=(Need("digests of all texts", 80.0 * data.documents, "driver", advice),),
-    )
-
-
-@Description(part="data", version=3, cost=_cost)
+@Description(part="data", version=3)
 def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
     """Write the token ids of documents and queries, without special tokens (`components.data.token_store`).
 
@@ -77,14 +55,7 @@ def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: To
     return _tokenized(out, cluster, ("documents", "queries"), data=data, model=model / "model", config=config)
 
 
-def _queries_cost(site: Site, *, data: Sizes, model: Made, documents: Sizes, config: TokenizeConfig) -> Cost:
-    """Of queries alone; the documents' files are links."""
-    queries = sum(data.queries.values())
-    tokens = queries * float(np.mean(np.minimum(data.query_lengths, config.max_tokens)))
-    return Cost(work=(Work("tokenising", tokens, "map"),), makes=data, kept=2 * tokens + 16.0 * queries, objects=7)
-
-
-@Description(part="data", cost=_queries_cost)
+@Description(part="data")
 def tokenize_queries(
     out: Path, cluster: Cluster, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:

@@ -10,23 +10,13 @@ from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.files import replacing
 from sparring.components.models.whitening import whitening
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import Site
-from sparring.workflows.store.cost import Cost, Made, Vectors, Work
 from sparring.workflows.store.dag import Description
 
 BLOCK = 50_000
 """Vectors that are in memory at once."""
 
 
-def _cost(site: Site, *, start: Made, vectors: Vectors) -> Cost:
-    """All vectors are read and multiplied with each other; four bytes a weight are written."""
-    weights = 4.0 * start.shape.parameters
-    return Cost(
-        work=(Work("rows", 1.0 * vectors.documents), Work("loading", weights)), makes=start, objects=8, kept=weights
-    )
-
-
-@Description(part="encoding", cost=_cost)
+@Description(part="encoding")
 def whiten(out: Path, cluster: Cluster, *, start: Path, vectors: Path) -> dict[str, Any]:
     """Write the retriever `start` to `out/model` with a projection that whitens what it made of some texts, its
     `vectors`. UserError for a retriever whose vectors are no plain states of one encoder."""

@@ -24,7 +24,6 @@ from sparring.components import modules
 from sparring.components.config import UserError, listing
 from sparring.components.functions import FunctionRef
 from sparring.components.training.terms import declared
-from sparring.workflows.store.cost import Cost
 
 Function = Callable[..., dict[str, Any] | None]
 F = TypeVar("F", bound=Function)
@@ -71,8 +70,6 @@ class Description:
     """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at, where `cluster`
     stands for the profile. A run asks as soon as they are there, so that nobody waits for steps before one that cannot
     be done."""
-    cost: Callable[..., Cost] | None = None
-    """What the step costs: `cost(site, **inputs)` (`workflows.store.cost`); None where that is not known."""
     heading: str = ""
     """The report's heading over the charts of the artifact; `{x}` stands for the name of their horizontal axis."""
 

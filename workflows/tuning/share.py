@@ -7,7 +7,7 @@ from pydantic import PrivateAttr
 
 from sparring.workflows.distributed.cluster import SPARE_CPUS, Cluster, Pool, cores
 from sparring.workflows.distributed.session import ray_session
-from sparring.workflows.distributed.site import available_memory
+from sparring.workflows.estimating.site import available_memory
 
 TRIAL_MEMORY = 4 * 2**30
 """Bytes of memory that a trial on CPUs needs."""

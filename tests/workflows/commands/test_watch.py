@@ -14,10 +14,10 @@ import yaml
 
 from sparring.workflows.commands import watch
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating import run_time
 from sparring.workflows.estimating.estimate import Estimate, Row
 from sparring.workflows.estimating.rates import Rates
+from sparring.workflows.estimating.site import site
 from sparring.workflows.experiments import loading
 from sparring.workflows.quantities import between
 from sparring.workflows.report.run_folder import at_work
@@ -72,11 +72,9 @@ def test_a_run_on_its_way(played: Place, tmp_path: Path, monkeypatch: pytest.Mon
     assert (
         "  [collection] data  (process 7 on here)" in watch.view(experiment, store, waiting, "do it again").splitlines()
     )
-    rows = [Row(node, None, True, 60.0, 0.0, 0.0, 0.0, (0.5, 2.0)) for node in waiting]
+    rows = [Row(node, None, seconds=60.0, spread=(0.5, 2.0)) for node in waiting]
     here = site(Cluster(), tmp_path)
-    found = Estimate(rows, here, Rates(here), exact=True, documents=0, queries={})
-    monkeypatch.setattr(Estimate, "between", (30.0 * whole, 120.0 * whole))
-    run_time.write_estimate(experiment.run, Cluster(), found, tried=True)
+    run_time.write_estimate(experiment.run, Estimate(rows, here, Rates(here)))
     first = watch.view(experiment, store, waiting, "do it again").splitlines()[0]
     assert first == f"tiny: 0 of {whole} steps done, {whole} to run, {between(30.0 * whole, 120.0 * whole)} left"
     with Progress(store.path(busy), 200, "texts") as counted:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sparring.workflows.distributed import cluster, limits, site
+from sparring.workflows.distributed import cluster, limits
+from sparring.workflows.estimating import site
 
 V1 = "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n3:cpuset:/docker/ab\n"
 UNBOUND = {

@@ -10,8 +10,8 @@ import pytest
 
 from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import read_cluster
-from sparring.workflows.distributed.site import site
 from sparring.workflows.estimating.estimate import estimate
+from sparring.workflows.estimating.site import site
 from sparring.workflows.estimating.table import estimate_text
 from sparring.workflows.experiments import loading
 from sparring.workflows.quantities import size
@@ -46,18 +46,11 @@ def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_pat
     assert "someone/model is not here: taken to be as large as BERT's base" in out
     assert "error: this cannot fit: start index" in error
     assert "an index Flat takes 3.1 TB on one machine, and there are 512 GB of memory" in error
-    assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
+    assert "to change: search.index: codes of 64 bytes per document" in error
     assert not (tmp_path / "runs").exists()
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
         said()
     )
-
-
-def test_what_no_machine_can_do_is_refused(config: Path, tmp_path: Path, said: tiny.Said) -> None:
-    words = ["plan", str(config), "--estimate", "--assume", "documents=3e9", "--cluster"]
-    large = stated(tmp_path, {"memory_gb": 100_000, "disk_gb": 1e6})
-    assert main([*words, str(large)]) == 2
-    assert "a Lucene index holds 2,147,483,519 documents, and there are 3,000,000,000" in said()[1]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +95,7 @@ def test_a_store_on_s3_is_not_asked_where_neither_machines_nor_data_are_here(
     ]
     assert main([*words, str(stated(tmp_path)), "--assume", "documents=1e5"]) == 0, said()
     out, _ = said()
-    kept, objects = re.search(r"^in all .* (\S+ \SB) +([\d,]+)$", out, re.M).groups()  # type: ignore[union-attr]
-    assert f"s3://bucket/prefix: {kept} in {objects} objects are written to it; transfers to and from S3" in out
+    assert "note: all of it is written to s3://bucket/prefix, whose transfers and price are not in the sums" in out
     assert main([*words, str(stated(tmp_path))]) == 2  # the data may have been ingested there
     assert "S3 was asked" in said()[1]
     assert main([*words, str(profile(tmp_path)), "--assume", "documents=1e5"]) == 2
@@ -143,15 +135,14 @@ def test_what_a_process_takes_on_a_gpu_is_a_column_where_there_are_gpus(config: 
             site(read_cluster(path), tmp_path),
             Store(tmp_path / "s"),
             assumed={"documents": 1e5},
-            quick=True,
         )
 
     elsewhere = found(stated(tmp_path))
     training = next(row for row in elsewhere.rows if row.node.function.__name__ == "train")
-    assert training.gpu_memory == training.cost.needs[0].bytes
+    assert training.gpu_memory == training.work.needs[0].bytes
     head, *lines = estimate_text(elsewhere).splitlines()
     columns = {
-        line.partition("  ")[0]: line[head.index("of a machine") + 12 : head.index("on a GPU") + 8].strip()
+        line.partition("  ")[0]: line[head.index("memory") + 6 : head.index("on a GPU") + 8].strip()
         for line in lines[: len(nodes) + 1]
     }
     assert columns["BM25 measures"] == "-"

@@ -1,4 +1,4 @@
-"""The machines of a cluster profile as an estimate sees them: this one, those that were joined, or stated ones."""
+"""The machines of a cluster profile as an estimate sees them: this one, those of a joined cluster, or stated ones."""
 
 import os
 import shutil
@@ -11,25 +11,27 @@ from sparring.workflows.distributed.cluster import Cluster, cores
 from sparring.workflows.distributed.resources import Resources
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.store import s3
-from sparring.workflows.store.cost import Made, Need, Pool
 
 GB = 1e9
+
+Pool = Literal["driver", "map", "score", "java", "train", "one"]
+"""Who works: the driver, all workers of a pool of the cluster profile, or one worker."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What steps run on."""
+    """Machines, all alike."""
 
     cluster: Cluster
     nodes: int
     cores: int
-    """Of each machine."""
+    """Cores of each machine."""
     memory: float
     """Bytes of each machine."""
     disk: float
-    """Bytes that are free where the store lies; infinite where that is not known."""
+    """Free bytes at the store. Infinite if this is not known."""
     gpus: int = 0
-    """Of each machine."""
+    """GPUs of each machine."""
     gpu_memory: float = 0.0
     """Bytes of each GPU."""
 
@@ -39,8 +41,8 @@ class Site:
         return self.gpus > 0 and self.cluster.device != "cpu"
 
     def check(self) -> None:
-        """UserError where the profile asks for more processors than there are, as `Cluster.check` says it of a cluster
-        that is here; it starts no Ray."""
+        """Check that the machines have the processors that the profile asks for, as `Cluster.check` does, but without
+        starting Ray. Raise UserError."""
         profile = self.cluster
         if profile.hardware is None and profile.address:
             profile.check()  # its machines need not be alike
@@ -48,40 +50,33 @@ class Site:
             profile.check_asked(Resources(self.nodes * self.cores, self.nodes * self.gpus), self.cores)
 
     def workers(self, pool: Pool, *, gpu: bool = True) -> int:
-        """Workers of a pool at once on all machines, however little work there is; `gpu` says whether they use GPUs
-        where there are any."""
+        """Count the workers of a pool on all machines. `gpu` says whether they use GPUs if there are any."""
         if pool in ("driver", "one"):
             return 1
         profile = self.cluster
-        own = {"map": profile.map, "score": profile.scoring_pool(), "java": profile.java, "train": profile.train}[pool]
-        if own.workers is not None:
-            return max(1, own.workers)
+        share = {"map": profile.map, "score": profile.scoring_pool(), "java": profile.java, "train": profile.train}[
+            pool
+        ]
+        if share.workers is not None:
+            return max(1, share.workers)
         if self.cuda and gpu and pool != "java":
-            return max(1, int(self.nodes * self.gpus / own.gpus))
-        return 1 if pool == "train" else max(1, self.nodes * self.cores // own.threads)
-
-    def pass_through(self, model: Made, pool: Literal["map", "score"]) -> Need:
-        """What a worker that runs a model needs: the weights in two precisions, and a layer's states of one pass."""
-        shape = model.shape
-        states = 4.0 * self.cluster.batch_tokens(cuda=self.cuda) * (4 * shape.width + shape.middle)
-        advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
-        return Need("the model and one pass through it", 6.0 * shape.parameters + states, pool, advice, True)
+            return max(1, int(self.nodes * self.gpus / share.gpus))
+        return 1 if pool == "train" else max(1, self.nodes * self.cores // share.threads)
 
     def workers_of_node(self, pool: Pool) -> int:
-        """Workers of a pool on the machine that has most of them."""
+        """Count the workers of a pool on the machine that has most of them."""
         return -(-self.workers(pool) // self.nodes)
 
     def threads(self, pool: Pool) -> int:
-        """Threads of one worker."""
+        """Count the threads of one worker."""
         if pool == "train":
             return self.cluster.train.threads or max(1, self.cores // self.workers_of_node("train"))
-        return {"map": self.cluster.map, "score": self.cluster.scoring_pool(), "java": self.cluster.java}.get(
-            pool, self.cluster.map
-        ).threads
+        pools = {"score": self.cluster.scoring_pool(), "java": self.cluster.java}
+        return pools.get(pool, self.cluster.map).threads
 
 
 def site(cluster: Cluster, store: Path) -> Site:
-    """The machines of a profile: those that its `hardware` states, those of the cluster that it joins, or this one."""
+    """Find the machines of a profile: those that `hardware` states, those of the joined cluster, or this one."""
     stated = cluster.hardware
     if stated is not None:
         return Site(
@@ -100,17 +95,17 @@ def site(cluster: Cluster, store: Path) -> Site:
 
 
 def _joined(cluster: Cluster, store: Path) -> Site:
-    """The smallest machine of a cluster that was joined stands for all."""
+    """Let the smallest machine of a joined cluster stand for all."""
     nodes = [node["Resources"] for node in ray_session(cluster).nodes() if node["Alive"]]
     nodes = [node for node in nodes if node.get("CPU")] or nodes
     gpus = min(int(node.get("GPU", 0)) for node in nodes)
     memory = min(float(node.get("memory", 0)) + float(node.get("object_store_memory", 0)) for node in nodes)
-    most = min(int(node.get("CPU", 1)) for node in nodes)
-    return Site(cluster, len(nodes), most, memory, free(store), gpus, _gpus()[1] or 80 * GB)
+    cpus = min(int(node.get("CPU", 1)) for node in nodes)
+    return Site(cluster, len(nodes), cpus, memory, free(store), gpus, _gpus()[1] or 80 * GB)
 
 
 def _gpus() -> tuple[int, float]:
-    """How many GPUs this machine has, and the memory of one."""
+    """Count this machine's GPUs, and the bytes of one."""
     if not Path("/proc/driver/nvidia").exists():  # torch would have to be imported to learn that there are none
         return 0, 0.0
     import torch
@@ -120,13 +115,13 @@ def _gpus() -> tuple[int, float]:
 
 
 def available_memory() -> float:
-    """Bytes that this process and its children may use: the machine's, or those of its container."""
+    """Count the bytes that this process and its children may use: the machine's, or those of its container."""
     return min(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), limits.memory())
 
 
 def free(store: Path) -> float:
-    """Bytes that are free where a store lies or will lie; infinite for one on S3, whose cache holds parts."""
+    """Count the free bytes at a store. Infinite for a store on S3, whose cache holds parts."""
     if s3.is_cached(store):
         return float("inf")
-    there = next(folder for folder in (store, *store.parents) if folder.exists())
-    return float(shutil.disk_usage(there).free)
+    folder = next(folder for folder in (store, *store.parents) if folder.exists())
+    return float(shutil.disk_usage(folder).free)

@@ -1,0 +1,533 @@
+"""The work of each step function: one size per step, memory that may be missing, and the sizes of the artifact.
+
+By default a step goes through the rows of its tables, and no later step needs its sizes. `WORK` has the step functions
+that do something else, by name, and `MAKES` those whose sizes are needed. They see a step's inputs, in which the sizes
+of an upstream artifact stand for the artifact. The work of step functions outside this package is not known.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparring.components.config import listing
+from sparring.components.models.shape import predicted_at_once, shape_of
+from sparring.components.training.terms import declared
+from sparring.workflows.estimating.site import Pool, Site
+from sparring.workflows.estimating.sizes import (
+    UNKNOWN,
+    Collection,
+    Groups,
+    Index,
+    Model,
+    Ranking,
+    UnknownSize,
+    Vectors,
+)
+
+STEPS = "workflows.steps."
+HEAP = 1e9
+"""Memory of a Java machine, in bytes."""
+SELF_CHECK = 32
+"""Rows whose training takes as long as a training's self-check."""
+TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
+"""Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
+MORE_MEMORY = "a machine with more memory"
+INDEX = "search.index: codes of 64 bytes per document, such as IVF65536,PQ64, or null, which searches vectors on disk"
+
+
+class Inputs(dict[str, Any]):
+    """A step's inputs, or a config in a record, with its keys as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Need(NamedTuple):
+    """Memory that processes of one pool need at the same time."""
+
+    what: str
+    """What needs the memory, for messages."""
+    bytes: float
+    """Bytes of one process."""
+    pool: Pool
+    advice: str = MORE_MEMORY
+    """What to change if the memory is missing."""
+    gpu: bool = False
+    """Whether this is a GPU's memory on machines with GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The work of one step."""
+
+    amount: float
+    """Units: operations of a model's matrix products if the step has one, else what `rates.SECONDS` counts."""
+    makes: Any = None
+    """Sizes of the artifact."""
+    pool: Pool = "driver"
+    use: str = ""
+    """What a model does, a key of `rates.SHARES`. Empty if no model computes."""
+    model: Model | None = None
+    kind: str = ""
+    """What else the rate depends on, such as the objective."""
+    precision: str = "bf16"
+    updates: int = 0
+    kept: float | None = None
+    """Bytes of the artifact. If None, those of `makes`."""
+    scratch: float = 0.0
+    """Bytes of temporary files."""
+    needs: tuple[Need, ...] = ()
+    warning: str = ""
+    """Why the step is slower than necessary."""
+
+
+def work_of(function: str, site: Site, inputs: Mapping[str, Any]) -> Work | None:
+    """Describe the work of a step, by its function's dotted path. None if the work is not known."""
+    name, inputs = ".".join(function.rsplit(".", 2)[-2:]), Inputs(inputs)
+    try:
+        if name in WORK:
+            work = WORK[name](site, inputs)
+        elif function.startswith(STEPS):
+            makes = MAKES[name](inputs) if name in MAKES else UNKNOWN
+            work = Work(amount=_rows([inputs, makes]), makes=makes)
+        else:
+            return None
+    except UnknownSize:
+        return None
+    kept = 1e5 if work.makes is UNKNOWN or work.makes is None else work.makes.bytes
+    return replace(work, kept=float(kept if work.kept is None else work.kept))
+
+
+def _rows(value: Any) -> float:
+    """Count the rows of all tables among inputs."""
+    if isinstance(value, (Mapping, list, tuple)):
+        return sum(map(_rows, value.values() if isinstance(value, Mapping) else value))
+    return float(value.rows) if isinstance(value, (Collection, Groups, Ranking)) else 0.0
+
+
+def _ranking(inputs: Inputs) -> Ranking:
+    """Size a ranking of a split, as deep as the rankings that it combines."""
+    depths = [each.k for each in (inputs.get("ranking"), *inputs.get("rankings", ())) if each is not None]
+    return Ranking(inputs.data.count(inputs.split), inputs.get("k") or max(depths))
+
+
+def _targets(inputs: Inputs) -> Collection:
+    """Size what a generator learns to write: a query is a document, and its target the query."""
+    queries, data = sum(map(inputs.data.count, inputs.splits)), inputs.data
+    count = queries if inputs.leave_out is None else queries - queries // inputs.leave_out[1]
+    lengths = data.query_lengths + TARGET
+    groups = Groups(count, 1)
+    return Collection(count, {"train": count}, lengths, data.query_lengths, 5 * TARGET, exact=False, groups=groups)
+
+
+def _reading_groups(inputs: Inputs) -> Collection:
+    """Size a reader's groups, one per question and visit, and their answers as texts."""
+    groups = Groups(inputs.visits * inputs.data.count(inputs.split), min(inputs.passages, inputs.ranking.k))
+    answers = np.full(len(inputs.data.query_lengths), ANSWER)
+    return replace(inputs.data, documents=groups.groups, document_lengths=answers, characters=20.0, groups=groups)
+
+
+def _rank_groups(inputs: Inputs) -> Groups:
+    count, each = inputs.data.count(inputs.split), inputs.ranks.expansions
+    return Groups(min(count, inputs.queries or count), min(each, inputs.candidates or each))
+
+
+def _contexts(inputs: Inputs) -> Groups:
+    queries = min(inputs.config.queries or inputs.data.count(inputs.split), inputs.ranking.queries)
+    return Groups(queries, inputs.config.size)
+
+
+def _query_candidates(inputs: Inputs) -> Collection:
+    """Size what a query reranker reads: expanded queries, and retrieved passages as documents."""
+    passages = 0 if inputs.ranking is None else min(inputs.expanded.rows, inputs.data.documents)
+    lengths = inputs.data.document_lengths if passages else np.zeros(1)
+    return replace(inputs.expanded, documents=passages, document_lengths=lengths, exact=False, expansions=1)
+
+
+def _concatenated(inputs: Inputs) -> Collection:
+    expanded, data = inputs.expanded, inputs.data
+    added = expanded.expansions * float(np.mean(expanded.query_lengths) - np.mean(data.query_lengths))
+    return _expanded(data, expanded.queries, 1, added)
+
+
+def _joined(inputs: Inputs) -> Collection:
+    queries = {split: count for each in inputs.expanded for split, count in each.queries.items()}
+    return replace(inputs.expanded[0], queries=queries)
+
+
+def _expanded_by_relevance(inputs: Inputs) -> Collection:
+    tokens = {"terms": 1.4 * inputs.config.terms, "sentence": 25.0, "title": 6.0}[inputs.config.draws]
+    return _expanded(inputs.data, inputs.splits, inputs.config.number, tokens)
+
+
+def _expanded(data: Collection, splits: Any, expansions: int, tokens: float) -> Collection:
+    """Replace each query of some splits by so many expansions, each longer by so many tokens."""
+    queries = {split: expansions * data.count(split) for split in splits}
+    lengths = data.query_lengths + tokens
+    return replace(data, queries=queries, query_lengths=lengths, expansions=expansions)
+
+
+MAKES: dict[str, Callable[[Inputs], Any]] = {
+    "answers.answering": lambda inputs: Ranking(sum(map(inputs.data.count, inputs.splits)), inputs.ranking.k),
+    "choose.answer_ranks": lambda inputs: inputs.expanded,
+    "choose.choose": _ranking,
+    "choose.choose_several": _ranking,
+    "choose.rank_groups": _rank_groups,
+    "cross_validate.pool": lambda inputs: Ranking(sum(fold.queries for fold in inputs.folds), 0),
+    "cross_validate.pool_selected": lambda inputs: Ranking(
+        sum(next(iter(fold["measures"].values())).queries for fold in inputs.folds), 0
+    ),
+    "evaluate.evaluate": lambda inputs: Ranking(inputs.ranking.queries, 0),
+    "expand.chosen_queries": lambda inputs: _expanded(inputs.data, [inputs.split], 1, IN_FILE),
+    "expand.concatenated": _concatenated,
+    "expand.expand_by_relevance": _expanded_by_relevance,
+    "expand.expand_from_file": lambda inputs: _expanded(inputs.data, inputs.splits, inputs.config.number or 1, IN_FILE),
+    "expand.joined_expansions": _joined,
+    "expand.with_question": lambda inputs: _expanded(
+        inputs.data, inputs.splits, inputs.expanded.expansions + 1, IN_FILE
+    ),
+    "fuse.fuse": _ranking,
+    "fuse.fuse_expansions": _ranking,
+    "imported_ranking.rank_from_file": _ranking,
+    "neighbours.rerank_by_neighbours": lambda inputs: inputs.ranking,
+    "prior.add_prior": lambda inputs: inputs.reranked,
+    "prior.fit_prior": lambda inputs: inputs.reranked,
+    "prior.teach_with_prior": lambda inputs: inputs.groups,
+    "quantise.rescore": lambda inputs: Ranking(inputs.ranking.queries, min(inputs.k, inputs.ranking.k)),
+    "query_rerank.candidates": _query_candidates,
+    "query_rerank.candidates_released": _query_candidates,
+    "ranked_pairs.ranked_pairs": lambda inputs: Groups(inputs.groups, 1, inputs.data.count(inputs.split)),
+    "read.evaluate_answers": lambda inputs: inputs.answers,
+    "read.reading_groups": _reading_groups,
+    "screen.screen": _ranking,
+    "smooth.contexts": _contexts,
+    "smooth.smooth": lambda inputs: inputs.groups,
+    "targets.targets": _targets,
+}
+
+
+def _ingest(site: Site, inputs: Inputs) -> Work:
+    data = inputs.source
+    needs = (Need("hashes of all ids", 24.0 * (data.documents + data.rows), "driver"),)
+    kept = data.documents * (0.6 * data.characters + 8) + 60.0 * data.rows
+    return Work(amount=data.documents + 2.0 * data.rows, makes=data, kept=kept, needs=needs)
+
+
+def _tokenize(site: Site, inputs: Inputs) -> Work:
+    data = inputs.data
+    documents = 0 if "documents" in inputs else data.documents
+    lengths = [np.minimum(each, inputs.config.max_tokens) for each in (data.document_lengths, data.query_lengths)]
+    tokens = documents * float(np.mean(lengths[0])) + data.rows * float(np.mean(lengths[1]))
+    kept = 2 * tokens + 16.0 * (documents + data.rows)
+    needs = (Need("digests of all texts", 80.0 * documents, "driver"),)
+    return Work(amount=tokens, makes=data, pool="map", kept=kept, scratch=kept, needs=needs)
+
+
+def _start(site: Site, inputs: Inputs) -> Work:
+    model = Model(inputs.config, shape_of(inputs.config))
+    return Work(amount=model.bytes, makes=model)
+
+
+def _lucene_index(site: Site, inputs: Inputs) -> Work:
+    data, needs = inputs.data, (Need("Java", HEAP, "one"),)
+    tokens, texts = data.documents * float(np.mean(data.document_lengths)), 0.5 * data.documents * data.characters
+    return Work(amount=tokens, makes=data, pool="java", kept=texts + 30 * data.documents, scratch=texts, needs=needs)
+
+
+def _lucene_search(site: Site, inputs: Inputs) -> Work:
+    """A query looks at some of its million documents; with feedback three times."""
+    makes = Ranking(sum(map(inputs.data.count, inputs.splits)), min(inputs.k, inputs.data.documents))
+    beyond, times = (0.25, 3) if "rm3" in inputs else (0.06 + 2e-4 * makes.k, 1)
+    looks = makes.queries * times * (beyond + inputs.data.documents / 1e6)
+    needs = (Need("Java", HEAP, "java", "in the profile (--cluster), fewer java.workers: each has a Java machine"),)
+    return Work(amount=looks, makes=makes, pool="java", needs=needs)
+
+
+def _by_model(
+    site: Site, use: str, model: Model, amount: float, makes: Any, states: float | None = None, **more: Any
+) -> Work:
+    """Work of workers that hold a model's weights in two precisions, and a layer's states of one pass."""
+    pool: Pool = "score" if use == "scoring" else "map"
+    each = float(4 * model.shape.width + model.shape.middle) if states is None else states
+    held = 6.0 * model.shape.parameters + 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * each
+    advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
+    needs = (Need("the model and one pass through it", held, pool, advice, True),)
+    return Work(amount=amount, makes=makes, pool=pool, use=use, model=model, needs=needs, **more)
+
+
+def _lengths(model: Model, lengths: Any, special: int, limit: str, default: int) -> Any:
+    """Tokens of texts (n,) as a model reads them."""
+    return np.minimum(lengths + special, getattr(model.config, limit, None) or default)
+
+
+def _pair_lengths(model: Model, data: Collection, limit: str = "pair_tokens", default: int = 160) -> Any:
+    """Tokens of pairs (n,) of a query and a document."""
+    queries = np.resize(data.query_lengths, len(data.document_lengths))
+    return _lengths(model, queries + data.document_lengths, 3, limit, default)
+
+
+def _operations(model: Model, lengths: Any) -> float:
+    """Mean operations of a forward pass over one text."""
+    return float(model.shape.operations(lengths)) / len(lengths)
+
+
+def _encode(site: Site, inputs: Inputs) -> Work:
+    model, data, config = inputs.retriever, inputs.data, inputs.config
+    if "split" in inputs:
+        count, lengths = data.count(inputs.split), _lengths(model, data.query_lengths, 2, "query_tokens", 32)
+    else:
+        count, lengths = data.documents, _lengths(model, data.document_lengths, 2, "document_tokens", 128)
+    width = getattr(model.config, "projection", None) or model.shape.width
+    vectors = Vectors(count, width, 2 if config.vectors == "float16" else 4)
+    return _by_model(site, "encoding", model, count * _operations(model, lengths), vectors, precision=config.precision)
+
+
+def _score(site: Site, model: Model, data: Collection, pairs: int, config: Any, makes: Any) -> Work:
+    amount, kept = pairs * _operations(model, _pair_lengths(model, data)), 20.0 * pairs
+    return _by_model(site, "scoring", model, amount, makes, precision=config.precision, kept=kept, scratch=kept)
+
+
+def _score_groups(site: Site, inputs: Inputs) -> Work:
+    return _score(site, inputs.ranker, inputs.data, inputs.groups.rows, inputs.config, inputs.groups)
+
+
+def _rerank(site: Site, inputs: Inputs) -> Work:
+    ranking, config, count = inputs.ranking, inputs.config, inputs.data.count(inputs.split)
+    makes = Ranking(min(count, config.queries or count), ranking.k)
+    return _score(site, inputs.ranker, inputs.data, makes.queries * min(config.depth, ranking.k), config, makes)
+
+
+def _predict(site: Site, inputs: Inputs) -> Work:
+    expanded = inputs.expanded
+    return _score(site, inputs.reranker, inputs.candidates, expanded.rows, inputs.config, expanded)
+
+
+def _write_texts(site: Site, model: Model, count: int, read: float, tokens: float, makes: Any) -> Work:
+    """Texts that a model writes a token at a time, after so many operations of reading."""
+    amount, states = (
+        count * (read + tokens * _operations(model, np.ones(1))),
+        2.0 * model.shape.width * model.shape.layers,
+    )
+    return _by_model(site, "generating", model, amount, makes, states, kept=150.0 * count)
+
+
+def _expand_by_model(site: Site, inputs: Inputs) -> Work:
+    config, data, model = inputs.config, inputs.data, inputs.models[0]
+    makes = _expanded(data, inputs.splits, config.number, config.new_tokens)
+    beams = (config.beams or config.number) / config.number if config.method == "beam" else 1.0
+    read = _operations(model, data.query_lengths) / config.number
+    return _write_texts(site, model, makes.rows, read, beams * config.new_tokens, makes)
+
+
+def _read_answers(site: Site, inputs: Inputs) -> Work:
+    config, model, count = inputs.config, inputs.reader, inputs.data.count(inputs.split)
+    count = min(count, config.queries or count)
+    lengths = _pair_lengths(model, inputs.data, "passage_tokens", 250)
+    read = min(config.passages, inputs.ranking.k) * _operations(model, lengths)
+    return _write_texts(site, model, count, read, config.new_tokens, Ranking(count, 0))
+
+
+def _train(site: Site, inputs: Inputs) -> Work:
+    """A ranker reads a pair per candidate, a retriever the query and each candidate, others each document. The backward
+    pass takes two thirds of the operations; `recompute` repeats the forward pass."""
+    objective, config, model, data = inputs.objective, inputs.config, inputs.start, inputs.data
+    groups = inputs.rows.groups if isinstance(inputs.rows, Collection) else inputs.rows
+    candidates, shape = groups.candidates if groups is not None else 1, model.shape
+    passes, predicted = declared(objective, "reads") or 1.0, declared(objective, "predicts") or 0.0
+    if getattr(model.config, "kind", "") == "cross_encoder":
+        read = [_pair_lengths(model, data)] * candidates
+    else:
+        read = [_lengths(model, data.query_lengths, 2, "query_tokens", 32)] if groups is not None else []
+        if "vectors" not in inputs:  # otherwise the documents are encoded already
+            read += [_lengths(model, data.document_lengths, 2, "document_tokens", 128)] * candidates
+    tokens = sum(float(np.mean(lengths)) for lengths in read)
+    forward = passes * sum(_operations(model, lengths) for lengths in read)
+    each = (4 if site.cluster.recompute else 3) * (forward + 2 * predicted * tokens * shape.width * shape.vocabulary)
+    if getattr(model.config, "adapter", None) is not None:  # a frozen weight has no gradient
+        each -= passes * tokens * 2 * shape.layers * shape.weights_per_layer
+    look = config.validate_on_dev
+    validated = config.updates // look.every * look.queries / 3 if look is not None else 0
+    moments = 0.0 if config.optimizer == "adafactor" else 8.0
+    chained = config.carry == "all" or config.schedule_updates is not None
+    queries = (groups.queries if groups is not None else None) or config.batch
+    repeated = f"a batch of {config.batch:,} has each of the {queries:,} training queries up to "
+    return Work(
+        amount=each * (config.updates * config.batch + validated + SELF_CHECK),
+        makes=model,
+        pool="train",
+        use="training",
+        model=model,
+        kind=objective,
+        precision=config.precision,
+        updates=config.updates,
+        kept=(4.0 + chained * moments) * model.trained,
+        scratch=(4.0 + moments) * model.trained,
+        needs=(_training_memory(site, objective, model, config, passes * tokens, moments),),
+        warning=f"{repeated}{-(-config.batch // queries)} times" if config.batch > queries else "",
+    )
+
+
+def _training_memory(site: Site, objective: str, model: Model, config: Any, tokens: float, moments: float) -> Need:
+    """Weights, gradients and moments, and the states of a batch that the backward pass needs.
+
+    A trained weight takes 8 bytes with its gradient, 8 more for AdamW's moments (Adafactor's are negligible) and 2 with
+    `weights: bf16`; a frozen weight takes 4. A token takes 34 numbers per layer (Korthikanti et al., 2023, section
+    4.1); with gradient checkpointing one layer's, and the inputs of the others. With `recompute` these are the tokens
+    of one pass. With `shard` a worker holds its part of the layers and one whole layer, but it begins with all weights
+    and one gradient.
+    """
+    shape, pool, workers, trained = model.shape, site.cluster.train, site.workers("train"), model.trained
+    each = 8.0 + moments + (2.0 if getattr(config, "weights", "fp32") == "bf16" else 0.0)
+    held = 4.0 * (shape.parameters - trained) + each * trained
+    if pool.shard and workers > 1:
+        inside = float(shape.layers * shape.weights_per_layer)
+        divided = inside * (each if trained >= inside else 4.0) * (1 - 1 / workers)
+        held = max(held - divided + 4.0 * shape.weights_per_layer, 8.0 * shape.parameters)
+    at_once = tokens * max(1, config.batch // config.accumulate // workers)
+    if site.cluster.recompute:
+        at_once = min(at_once, site.cluster.batch_tokens(cuda=site.cuda))
+    states = 34.0 + 2.0 * shape.layers if pool.gradient_checkpointing else 34.0 * shape.layers
+    scores = 12.0 * predicted_at_once(cuda=site.cuda) * shape.vocabulary if declared(objective, "predicts") else 0.0
+    keys = ["a lower max_tokens_per_pass" if site.cluster.recompute else "recompute: true"]
+    keys += [] if pool.gradient_checkpointing else ["train: {gradient_checkpointing: true}"]
+    keys += ["train: {shard: true}"] if not pool.shard and workers > 1 else []
+    advice = f"in the profile (--cluster), {listing(keys)}; or, for another result, a smaller batch"
+    what = "weights, their moments and a batch's states"
+    return Need(what, held + at_once * shape.width * states + scores, "train", advice, True)
+
+
+def _whiten(site: Site, inputs: Inputs) -> Work:
+    return Work(amount=inputs.vectors.count, makes=inputs.start)
+
+
+def _search(site: Site, inputs: Inputs) -> Work:
+    """Products of queries and documents; a row of the ranking takes as long as 30,000."""
+    documents, queries, index = inputs.data.documents, inputs.queries.count, inputs.get("index")
+    makes = Ranking(queries, min(inputs.k * inputs.get("times", 1), documents))
+    needs = [Need("ids of all documents and their order", 40.0 * documents, "driver")]
+    looks = queries * float(documents)
+    if index is not None:
+        looks = queries * index.looks + min(inputs.config.sample, queries) * float(documents)
+        needs.append(Need(f"an index {index.factory}", index.bytes, "one", INDEX))
+    return Work(
+        amount=looks * inputs.vectors.width + 3e4 * makes.rows,
+        makes=makes,
+        pool="map",
+        scratch=8.0 * makes.rows * -(-documents // 2**20),
+        needs=tuple(needs),
+    )
+
+
+def _faiss_index(site: Site, inputs: Inputs) -> Work:
+    """One process holds the index, and the sample that the index is trained on."""
+    vectors, factory = inputs.vectors, inputs.factory
+    index, cells = index_of(factory, vectors.count, vectors.width), _number(r"IVF(\d+)", factory)
+    sample = min(vectors.count, max(65_536, 64 * cells))
+    compared = 20.0 * sample * cells + vectors.count * (cells + (1600.0 if "HNSW" in factory else 0.0))
+    held = index.bytes + 4.0 * vectors.width * sample
+    needs = (Need(f"an index {factory}", held, "one", INDEX),)
+    return Work(amount=compared * vectors.width, makes=index, pool="map", needs=needs)
+
+
+def index_of(factory: str, documents: int, width: int, probes: int = 16, ef: int = 128) -> Index:
+    """Size a FAISS index. A document takes 4 bytes a number (`Flat`), one (`SQ8`) or 64 in all (`PQ64`), in an inverted
+    file 8 more, in a graph 8 more for each neighbour."""
+    item, coarse = 4.0 * width, factory.replace("_HNSW32", "")
+    if codes := re.search(r"(?:^|,)PQ(\d+)(?:x(\d+))?", factory):
+        item = float(codes[1]) * int(codes[2] or 8) / 8
+    elif scalar := re.search(r"SQ(8|4|fp16)", factory):
+        item = width * {"8": 1.0, "4": 0.5, "fp16": 2.0}[scalar[1]]
+    cells, links = _number(r"IVF(\d+)", coarse), _number(r"HNSW(\d+)", coarse)
+    if links:
+        return Index(factory, documents * (item + 8.0 * links + 8), ef * 2.0 * links)
+    if cells:
+        return Index(factory, documents * (item + 8), cells + documents * min(1.0, probes / cells))
+    return Index(factory, documents * item, float(documents))
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
+
+
+def _smaller_vectors(site: Site, inputs: Inputs) -> Work:
+    vectors = inputs.vectors
+    makes = Vectors(vectors.count, inputs.dimensions or vectors.width, 1 if inputs.kind == "int8" else vectors.item)
+    return Work(amount=2.0 * vectors.count, makes=makes)
+
+
+def _fit_fusion(site: Site, inputs: Inputs) -> Work:
+    """Ten weights are tried for each ranking but one, on at most 500 queries."""
+    makes, depth = _ranking(inputs), sum(each.k for each in inputs.rankings)
+    trials = 10 ** (len(inputs.rankings) - 1)
+    return Work(amount=depth * (trials * min(makes.queries, 500) + makes.queries), makes=makes)
+
+
+def _choose_neighbours(site: Site, inputs: Inputs) -> Work:
+    rankings = inputs.rankings
+    return Work(amount=inputs.config.trials * rankings[-1].rows, makes=rankings[0], pool="map")
+
+
+def _mine(site: Site, inputs: Inputs) -> Work:
+    config, ranking = inputs.config, inputs.ranking
+    makes = Groups(inputs.groups, 1 + config.negatives + config.random, inputs.data.count(inputs.split))
+    read = 0 if ranking is None else ranking.queries * min(ranking.k, config.depth + 1)
+    held = 40.0 * (inputs.data.documents + read)
+    needs = (Need("ids of all documents, and the ranking that negatives come from", held, "driver"),)
+    return Work(amount=inputs.data.documents + read + 5.0 * inputs.groups, makes=makes, needs=needs)
+
+
+def _results(site: Site, inputs: Inputs) -> Work:
+    """Each comparison draws permutations of its queries."""
+    queries = [row["metrics"].queries for row in inputs.systems if isinstance(row["metrics"], Ranking)]
+    mean = sum(queries) / max(1, len(queries))
+    return Work(amount=len(inputs.comparisons) * inputs.get("rounds", 10_000) * mean, kept=1e6)
+
+
+def _similarity(site: Site, inputs: Inputs) -> Work:
+    return Work(amount=inputs.data.documents, makes=Ranking(inputs.data.documents, 0))
+
+
+def _transfer(site: Site, inputs: Inputs) -> Work:
+    """In each fold a classifier for each penalty and inner fold, and the best: 150 passes over the vectors each."""
+    config, data = inputs.config, inputs.data
+    penalties = len(config.inverse_penalties)
+    fits = (1 if penalties == 1 else 1 + config.folds * penalties) * (config.folds if inputs.split is None else 1)
+    return Work(amount=150.0 * fits * data.documents * inputs.vectors.width, makes=Ranking(data.documents, 0))
+
+
+WORK: dict[str, Callable[[Site, Inputs], Work]] = {
+    "choose_neighbours.chosen": _choose_neighbours,
+    "encode.encode_documents": _encode,
+    "encode.encode_queries": _encode,
+    "evaluate.averages": _results,
+    "evaluate.results": _results,
+    "expand.expand_by_model": _expand_by_model,
+    "fit_fusion.fit_fusion": _fit_fusion,
+    "ingest.ingest": _ingest,
+    "lucene.lucene_feedback": _lucene_search,
+    "lucene.lucene_index": _lucene_index,
+    "lucene.lucene_search": _lucene_search,
+    "mine.mine": _mine,
+    "quantise.smaller_vectors": _smaller_vectors,
+    "query_rerank.predict": _predict,
+    "read.read_answers": _read_answers,
+    "score.rerank": _rerank,
+    "score.score_groups": _score_groups,
+    "search.candidates": _search,
+    "search.faiss_index": _faiss_index,
+    "search.search": _search,
+    "sentences.similarity": _similarity,
+    "sentences.transfer": _transfer,
+    "start.start": _start,
+    "tokenize.tokenize": _tokenize,
+    "tokenize.tokenize_queries": _tokenize,
+    "train.train": _train,
+    "whiten.whiten": _whiten,
+}
