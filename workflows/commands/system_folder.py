@@ -13,7 +13,7 @@ from sparring.components.systems import documents, example
 from sparring.components.systems.card import CARD, Measured, card
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
 from sparring.workflows.commands import cards, model_folder
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.report.metrics import METRICS
 from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import INDEX

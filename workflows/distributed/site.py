@@ -1,14 +1,13 @@
 """The machines of a cluster profile as an estimate sees them: this one, those that were joined, or stated ones."""
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparring.workflows.distributed import limits
-from sparring.workflows.distributed.cluster import Cluster, cores
-from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.limits import available_memory, cores
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.store import s3
 from sparring.workflows.store.cost import Made, Need, Pool
@@ -39,13 +38,15 @@ class Site:
         return self.gpus > 0 and self.cluster.device != "cpu"
 
     def check(self) -> None:
-        """UserError where the profile asks for more processors than there are, as `Cluster.check` says it of a cluster
+        """UserError where the profile asks for more processors than there are, as `Machine.check` says it of a cluster
         that is here; it starts no Ray."""
         profile = self.cluster
         if profile.hardware is None and profile.address:
-            profile.check()  # its machines need not be alike
+            resolve_machine(profile)  # its machines need not be alike
         elif profile.mode == "ray":
-            profile.check_asked(Resources(self.nodes * self.cores, self.nodes * self.gpus), self.cores)
+            Machine(
+                profile, self.nodes, self.cores, self.nodes * self.cores, self.nodes * self.gpus, self.memory
+            ).check()
 
     def workers(self, pool: Pool, *, gpu: bool = True) -> int:
         """Workers of a pool at once on all machines, however little work there is; `gpu` says whether they use GPUs
@@ -117,11 +118,6 @@ def _gpus() -> tuple[int, float]:
 
     count = torch.cuda.device_count()
     return count, float(torch.cuda.get_device_properties(0).total_memory) if count else 0.0
-
-
-def available_memory() -> float:
-    """Bytes that this process and its children may use: the machine's, or those of its container."""
-    return min(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), limits.memory())
 
 
 def free(store: Path) -> float:

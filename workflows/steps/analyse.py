@@ -14,7 +14,7 @@ from sparring.components.data.vectors import DocumentVectors, QueryVectors
 from sparring.components.evaluation import embedding_space
 from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
@@ -29,7 +29,7 @@ def _cost(site: Any, *, data: Sizes, ranking: Ranking, **rest: Any) -> Cost:
 @Description(part="evaluation", shows=(ANALYSIS,), cost=_cost)
 def analyse(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,

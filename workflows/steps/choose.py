@@ -29,7 +29,7 @@ from sparring.components.expansion.query_choice import CHOICE, PREDICTIONS
 from sparring.components.files import replacing
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.rng import keyed_sample
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.cost import Cost, Expanded, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
@@ -70,7 +70,7 @@ def _choose_cost(
 
 
 @Description(part="query reranking", cost=_ranks_cost)
-def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
+def answer_ranks(out: Path, machine: Machine, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
     """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
 
     With `by_answer`, `ranking` is one that `answering` wrote. Without, the rank is that of the first relevant document.
@@ -89,7 +89,7 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 @Description(part="query reranking", cost=_groups_cost)
 def rank_groups(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranks: Path,
@@ -144,7 +144,7 @@ def rank_groups(
 @Description(part="query reranking", cost=_choose_cost)
 def choose(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,
@@ -173,7 +173,7 @@ def choose(
 @Description(part="query reranking", version=2, cost=_choose_cost)
 def choose_several(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,

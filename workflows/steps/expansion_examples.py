@@ -11,7 +11,7 @@ from sparring.components.expansion import query_choice
 from sparring.components.expansion.expansions import expand_query
 from sparring.components.expansion.query_choice import CHOICE
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
@@ -40,7 +40,7 @@ def _cost(
 @Description(part="evaluation", shows=(STUDY,), cost=_cost)
 def study(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     split: str,

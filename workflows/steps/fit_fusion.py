@@ -17,7 +17,7 @@ from sparring.components.evaluation.measures import cutoff, per_query
 from sparring.components.files import replacing, write_json
 from sparring.components.retrieval.fusion import FITTED, FusionConfig, fuse
 from sparring.components.rng import keyed_int
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
@@ -42,7 +42,7 @@ def _cost(
 @Description(part="search", version=4, cost=_cost)
 def fit_fusion(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     rankings: list[Path],

@@ -17,7 +17,7 @@ from sparring.components.expansion.expansions import FILE
 from sparring.components.files import replacing
 from sparring.components.retrieval import fusion
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Expanded, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
@@ -33,7 +33,7 @@ def _cost(site: Site, *, data: Sizes, rankings: list[Ranking], split: str, confi
 @Description(part="search", version=3, cost=_cost)
 def fuse(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     rankings: list[Path],
@@ -69,7 +69,7 @@ def _expansions_cost(
 @Description(part="search", version=3, cost=_expansions_cost)
 def fuse_expansions(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,

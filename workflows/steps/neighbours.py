@@ -8,7 +8,7 @@ from sparring.components.data.vectors import DocumentVectors, Lists, QueryVector
 from sparring.components.files import remove, save_array
 from sparring.components.neighbours.reciprocal import NeighboursConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.cost import Cost, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
@@ -25,7 +25,7 @@ def _cost(site: Any, *, data: Sizes, vectors: Any, queries: Any, ranking: Rankin
 @Description(part="reranking by neighbours", version=2, cost=_cost)
 def rerank_by_neighbours(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -48,8 +48,8 @@ def rerank_by_neighbours(
         len(lists.queries),
         QUERIES,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="queries",
         lists=out,
         vectors=vectors,

@@ -12,7 +12,7 @@ from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.quantised import Kind, Smaller
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
 from sparring.workflows.store.cost import Cost, Made, Ranking, Sizes, Vectors, Work
 from sparring.workflows.store.dag import Description
@@ -47,7 +47,7 @@ def _rescore_cost(site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors,
 
 @Description(part="search", droppable=("documents-*.npy",), cost=_cost)
 def smaller_vectors(
-    out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
+    out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
@@ -61,8 +61,8 @@ def smaller_vectors(
         _Shrinking,
         work,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="documents",
         work=out,
         vectors=vectors,
@@ -74,7 +74,7 @@ def smaller_vectors(
 
 @Description(part="search", cost=_rescore_cost)
 def rescore(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
+    out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
     vectors of the documents than those that found them. Ties are in order of id."""
@@ -86,8 +86,8 @@ def rescore(
         len(lists.queries),
         QUERIES,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="queries",
         lists=out,
         vectors=vectors,

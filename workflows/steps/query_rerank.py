@@ -17,7 +17,7 @@ from sparring.components.expansion.expansions import FILE
 from sparring.components.expansion.query_choice import PREDICTIONS
 from sparring.components.expansion.query_reading import PARTS, TOP
 from sparring.components.files import remove, replacing, save_array, write_array
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Expanded, Made, ModelTask, Sizes, Work
@@ -71,7 +71,7 @@ def _predict_cost(
 
 
 @Description(part="query reranking", cost=_candidates_cost)
-def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
+def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
     """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
 
     The documents are the expanded queries. With a ranking, each query's first passage follows them, every passage once,
@@ -94,7 +94,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
 
 @Description(part="query reranking", cost=_candidates_cost)
 def candidates_released(
-    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
+    out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
     """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
@@ -144,7 +144,7 @@ def _write(out: Path, documents: pa.Table, data: Path) -> None:
 @Description(part="query reranking", models="predicting", cost=_predict_cost)
 def predict(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     expanded: Path,
     candidates: Path,
@@ -159,14 +159,14 @@ def predict(
         len(names),
         config.shard,
         out=out,
-        cluster=cluster,
-        pool=cluster.scoring_pool(),
+        machine=machine,
+        pool=machine.cluster.scoring_pool(),
         unit="expansions",
         data=candidates,
         tokens=tokens,
         model=reranker / "model",
         config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
+        batch_tokens=machine.batch_tokens,
     )
     write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
     remove(out, "part-*.npy")

@@ -15,7 +15,7 @@ from sparring.components.data.tables import ANSWERED, GROUPS, QRELS, RANKING, re
 from sparring.components.expansion.query_choice import mark_relevant
 from sparring.components.files import replacing
 from sparring.components.rng import keyed_rng
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.site import Site
 from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
@@ -36,7 +36,7 @@ def _cost(
 @Description(part="groups and negatives", cost=_cost)
 def ranked_pairs(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path,

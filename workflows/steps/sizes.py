@@ -23,7 +23,7 @@ def _cost(site: Any, *, rows: list[dict[str, Any]]) -> Cost:
 
 
 @Description(part="evaluation", shows=(SIZES,), cost=_cost)
-def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
     whole vectors that are among its own first 10.
 

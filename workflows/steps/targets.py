@@ -13,7 +13,7 @@ from sparring.components.data.groups import queries_of
 from sparring.components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, TEXT, read, write
 from sparring.components.expansion import expansions
 from sparring.components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.cost import Cost, Grouped, Ranking, Sizes, Work
 from sparring.workflows.store.dag import Description
 
@@ -51,7 +51,7 @@ def _cost(
 @Description(part="expansions", cost=_cost)
 def targets(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path | None,

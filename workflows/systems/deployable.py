@@ -17,7 +17,7 @@ from sparring.components.retrieval.fusion import fitted
 from sparring.components.retrieval.lucene import AnalyzerConfig
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.fit_fusion import fit_fusion
 from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.lucene import lucene_feedback, lucene_search
