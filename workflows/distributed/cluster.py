@@ -1,4 +1,4 @@
-"""The cluster profile (`cluster/*.yaml`): what the user wants a run to run on. Plain data. It never changes a result."""
+"""The cluster profile (`cluster/*.yaml`): what the user wants a run to run on. It never changes a result."""
 
 from pathlib import Path
 from typing import Literal, Self

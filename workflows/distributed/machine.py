@@ -18,7 +18,10 @@ from sparring.workflows.distributed.session import ray_session
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run runs on: the profile, and what was found for it. Example: `resolve_machine(Cluster(mode="inline"))`."""
+    """What a run runs on: the profile, and what was found for it.
+
+    Example: `resolve_machine(Cluster(mode="inline"))`
+    """
 
     cluster: Cluster
     """The profile that was resolved."""
@@ -113,8 +116,8 @@ def resolve_machine(cluster: Cluster, store: Path | None = None, *, trials: int 
     """Find what there is for a profile, and check that it is enough. UserError if it is not.
 
     This starts Ray or joins the profile's cluster, except for `mode: inline` and for one machine with `device: cpu`. If
-    the run joins a cluster and `store` is the run's, wait for the nodes and check each of them. `trials` is the number of
-    trials that a Ray which starts here has CPUs for.
+    the run joins a cluster and `store` is the run's, wait for the nodes and check each of them. `trials` is the number
+    of trials that a Ray which starts here has CPUs for.
     """
     joins = cluster.mode == "ray" and cluster.address is not None
     if joins and store is not None:

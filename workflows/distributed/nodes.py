@@ -51,7 +51,7 @@ def check_nodes(ray: Any, store: Path) -> None:
 
 
 def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, for at most `wait_seconds`, on a cluster that may still grow."""
+    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow."""
     kind, workers = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
     if _may_grow(ray):
         _wait(ray, cluster, kind, workers, 1.0, what="nodes", who="training asks for", why="train.workers")

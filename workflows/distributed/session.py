@@ -61,7 +61,7 @@ def set_ray_environment() -> None:
 
 
 def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
-    """Return the `ray` module. The first call starts Ray, with CPUs for so many trials, or joins the profile's cluster."""
+    """Return the `ray` module. The first call joins the profile's cluster, or starts Ray with CPUs for the trials."""
     set_ray_environment()
     if not cluster.address:
         _require_token()
