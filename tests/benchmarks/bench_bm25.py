@@ -45,13 +45,13 @@ K = 100
 COMMAND = 'make bench ARGS="-k bm25"'
 
 
-def machine(workers: int, threads: int) -> Machine:
+def with_java(workers: int, threads: int) -> Machine:
     return resolve_machine(Cluster(device="cpu", java=Pool(workers=workers, threads=threads)))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _session() -> Iterator[None]:
-    ray_session(machine(1, 1).cluster)
+    ray_session(with_java(1, 1).cluster)
     yield
     stop_ray()
 
@@ -60,7 +60,7 @@ def test_bm25_retrieval(collection: tuple[str, Path], tmp_path: Path) -> None:
     name, source = collection
     data = _asked(source, source, tmp_path / "data", QUERIES)
     index = _indexed(data, tmp_path)
-    ours, theirs = _Search(data, index, tmp_path, machine(1, cores())), _PyseriniSearch(data, index)
+    ours, theirs = _Search(data, index, tmp_path, with_java(1, cores())), _PyseriniSearch(data, index)
     compared = by_turns(ours, theirs)
     assert ours.ranking == theirs.ranking
     against = f"Pyserini batch_search, {cores()} threads"
@@ -74,7 +74,7 @@ def test_bm25_workers(docstrings: Path, tmp_path: Path) -> None:
     many = repeated(docstrings, tmp_path / "many", SHARED)
     data = _asked(many, docstrings, tmp_path / "data", SEARCHED_BY_TWO)
     index = _indexed(data, tmp_path)
-    one, two = (_Search(data, index, tmp_path, machine(workers, 1)) for workers in (1, 2))
+    one, two = (_Search(data, index, tmp_path, with_java(workers, 1)) for workers in (1, 2))
     compared = by_turns(two, one)
     assert two.ranking == one.ranking
     rows = [compared.row("BM25, two workers of one thread", "one such worker", "queries/s", SEARCHED_BY_TWO, 1.7)]
@@ -128,7 +128,7 @@ class _Index:
 
     def __call__(self) -> None:
         out = _fresh(self._place, "ours")
-        lucene_index(out, machine(1, cores()), data=self._data, config=LuceneIndexConfig())
+        lucene_index(out, with_java(1, cores()), data=self._data, config=LuceneIndexConfig())
 
 
 class _PyseriniIndex:
@@ -182,5 +182,5 @@ def _asked(documents: Path, queries: Path, data: Path, count: int) -> Path:
 def _indexed(data: Path, place: Path) -> Path:
     index = place / "index"
     index.mkdir()
-    lucene_index(index, machine(1, cores()), data=data, config=LuceneIndexConfig())
+    lucene_index(index, with_java(1, cores()), data=data, config=LuceneIndexConfig())
     return index
