@@ -119,7 +119,7 @@ def looped(products: np.ndarray, config: NeighboursConfig) -> np.ndarray:
 @pytest.mark.parametrize("documents", [50_000, 200_000])
 def test_neighbours_step(tmp_path: Path, documents: int) -> None:
     """The whole step on one core: ids, vectors from disk, a new ranking."""
-    machine = resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=1)))
+    inline = resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=1)))
     queries, candidates = 1000, 60
     data, vectors, ranking = (tmp_path / name for name in ("data", "vectors", "ranking"))
     written(data, vectors, ranking, documents, queries, candidates)
@@ -128,7 +128,7 @@ def test_neighbours_step(tmp_path: Path, documents: int) -> None:
         def step() -> None:
             (out := tmp_path / f"out-{len(list(tmp_path.iterdir()))}").mkdir()
             rerank_by_neighbours(
-                out, machine, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=config
+                out, inline, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=config
             )
 
         return step

@@ -77,11 +77,12 @@ class Cluster(Config):
     """The address of a running Ray cluster to join; `auto` is the one that this machine or job belongs to. Null starts
     Ray on this machine alone."""
     wait_seconds: int = Field(300, ge=0)
-    """On a cluster that was joined: seconds to wait until it has the processors that `train` asks for, where KubeRay or
-    Ray's launcher may still start nodes; `submit` waits as long for a head that is still starting. A training waits as
-    long, but at least a minute, for processors that another driver uses."""
+    """Seconds to wait for processors of a cluster that was joined. A run waits when it starts, for those that `train`
+    asks for, if KubeRay or Ray's launcher may still start nodes. A step waits for processors whose node has died since,
+    and then fails. `submit` waits for a head that is still starting. A training waits for processors that another
+    driver uses, but at least a minute."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What models run on; `auto` is the GPUs where there are any."""
+    """What models run on. `auto` is the GPUs, if there are any when the run starts."""
     train: TrainPool = TrainPool(workers=1, threads=0)
     """Ray Train's workers. Threads 0 divides the cores of the machine among the workers."""
     map: Pool = Pool()
