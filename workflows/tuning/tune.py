@@ -22,12 +22,12 @@ from sparring.workflows.stages.config import EvaluateConfig
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import report
+from sparring.workflows.tuning.capacity import concurrent_trials, machine_capacity
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
 from sparring.workflows.tuning.first_trials import known_trials
 from sparring.workflows.tuning.monitor import Monitor
 from sparring.workflows.tuning.sampler import Sampler
 from sparring.workflows.tuning.session import run_trials
-from sparring.workflows.tuning.share import concurrent_trials, machine_capacity
 from sparring.workflows.tuning.trial import error, measures, run_shared_steps, run_trial
 from sparring.workflows.tuning.trials import Trial, TrialTable
 

@@ -8,8 +8,8 @@ import pytest
 
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import Machine
-from sparring.workflows.tuning import share
-from sparring.workflows.tuning.share import concurrent_trials, machine_capacity
+from sparring.workflows.tuning import capacity
+from sparring.workflows.tuning.capacity import concurrent_trials, machine_capacity
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_as_many_trials_run_at_once_as_the_cluster_has_processors_for(
 
 
 def test_one_machine_runs_as_many_trials_as_its_memory_and_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share, "cores", lambda: 16)
-    monkeypatch.setattr(share, "available_memory", lambda: 20.0 * 2**30)
+    monkeypatch.setattr(capacity, "cores", lambda: 16)
+    monkeypatch.setattr(capacity, "available_memory", lambda: 20.0 * 2**30)
     assert machine_capacity(1) == 5
     assert machine_capacity(8) == 2
     assert machine_capacity(99) == 1
