@@ -82,13 +82,13 @@ def test_the_living_nodes_of_a_joined_cluster_count(session: Session) -> None:
     assert (found.cpus, found.gpus, found.devices, found.cuda) == (10, 0, (), False)
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_the_device_depends_on_the_profile_and_on_the_gpus(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: there)
+@pytest.mark.parametrize("present", [False, True])
+def test_the_device_depends_on_the_profile_and_on_the_gpus(monkeypatch: pytest.MonkeyPatch, present: bool) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: present)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda: "H100")
-    assert resolve_machine(Cluster(mode="inline", device="auto")).cuda == there
+    assert resolve_machine(Cluster(mode="inline", device="auto")).cuda == present
     assert not resolve_machine(Cluster(mode="inline", device="cpu")).cuda
-    if there:
+    if present:
         assert resolve_machine(Cluster(mode="inline", device="cuda")).devices == ("H100",)
     else:
         with pytest.raises(UserError, match=r"device: cuda is asked for.*accepted: auto, cpu"):
