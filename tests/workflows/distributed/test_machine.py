@@ -203,7 +203,11 @@ def test_a_machine_stays_as_it_was_found(lost: Machine) -> None:
         lost.gpus = 0.0  # type: ignore[misc]
 
 
-def test_a_step_whose_gpus_are_gone_fails_instead_of_using_cpus(lost: Machine, tmp_path: Path) -> None:
+def test_a_step_whose_gpus_are_gone_fails_instead_of_using_cpus(
+    lost: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = SimpleNamespace(context=SimpleNamespace(), map_batches=lambda **_: None)
+    monkeypatch.setattr("ray.data.from_blocks", lambda blocks: dataset)
     says = r"the cluster has lost GPUs that this step needs, and none came back in 0 s \(wait_seconds in the profile\)"
     pool, work = lost.cluster.map, row_shards(4, 1, "{}.npy")
     with pytest.raises(RuntimeError, match=says):

@@ -198,7 +198,7 @@ def test_two_workers_of_ray_train_with_a_part_of_each_layer_are_one_process(
     run: Any, tmp_path: Path, ray: Machine
 ) -> None:
     sharded = changed(ray, {"train": ray.cluster.train.model_copy(update={"shard": True})})
-    summary = run("ray", cluster=sharded, updates=3, batch=6)
+    summary = run("ray", machine=sharded, updates=3, batch=6)
     run("inline", updates=3, batch=6)
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):
