@@ -62,7 +62,9 @@ class Machine:
         return pool.threads or max(1, self.cores // (pool.workers or 1) // self.parts)
 
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
-        """Count the workers of a pool that run at once: no more than there are shards."""
+        """Count the workers of a pool that run at once: no more than there are shards, and one with `mode: inline`."""
+        if self.cluster.mode == "inline":
+            return 1
         most = pool.workers or int(self.gpus / pool.gpus if gpu else self.cpus)
         return max(1, min(most // self.parts, shards))
 
@@ -72,7 +74,7 @@ class Machine:
         pool = self.cluster.train
         if pool.workers is not None:
             return self
-        most = self.workers(pool, rows, gpu=True) if self.cluster.mode == "ray" and self.cuda else 1
+        most = self.workers(pool, rows, gpu=True) if self.cuda else 1
         workers = next(count for count in range(most, 0, -1) if rows % count == 0)
         train = pool.model_copy(update={"workers": workers})
         return replace(self, cluster=self.cluster.model_copy(update={"train": train}))

@@ -281,8 +281,7 @@ def search(
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
         gpu = _on_gpu(machine, index)
-        through_ray = machine.cluster.mode == "ray"
-        workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu and through_ray else 1
+        workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
         cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
         pieces = cut(len(query_ids), approximate=index is not None)
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
