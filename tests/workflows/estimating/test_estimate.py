@@ -22,6 +22,7 @@ from sparring.components.yaml_files import yaml_text
 from sparring.workflows import steps
 from sparring.workflows.command_line import main
 from sparring.workflows.distributed.cluster import Cluster, Hardware
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.site import GB, Site, site
 from sparring.workflows.estimating import rates, run_time, trial
 from sparring.workflows.estimating.collection import assumptions
@@ -37,6 +38,7 @@ from sparring.workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work,
 from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from tests.support import tiny, toy
+from tests.support.machines import changed
 from tests.support.profiles import HARDWARE, profile
 
 WIDTH, MIDDLE, LAYERS = (toy.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
@@ -327,11 +329,12 @@ def test_what_cannot_be_sharded_is_told_with_the_plan(encoder: Path, objective: 
         config=training,
     )
     assert [one.partition(";")[0] for one in cost.limits] == ([says] if says else [])
-    alone = cluster.model_copy(update={"train": cluster.train.model_copy(update={"workers": 1})})
+    two = Machine(cluster, nodes=1, cores=2, cpus=2, gpus=0.0, memory=1e9)
+    alone = changed(two, {"train": cluster.train.model_copy(update={"workers": 1})})
     train.description.refuses(objective, training, alone)  # type: ignore[attr-defined]
     if says:
         with pytest.raises(UserError, match=re.escape(says)):
-            train.description.refuses(objective, training, cluster)  # type: ignore[attr-defined]
+            train.description.refuses(objective, training, two)  # type: ignore[attr-defined]
 
 
 def test_memory_holds_the_scores_of_what_is_predicted_together(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
