@@ -15,7 +15,9 @@ from sparring.components.evaluation import result_table
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.command_line import parser
 from sparring.workflows.commands import shared_arguments
-from sparring.workflows.distributed.cluster import Cluster, cores
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
 from sparring.workflows.store.availability import NotMade
@@ -153,9 +155,8 @@ def _threads(threads: int | None) -> int:
 
 def _models(device: Literal["auto", "cpu", "cuda"]) -> dict[str, Any]:
     """How models compute, in this process."""
-    cluster = Cluster(mode="inline", device=device)
-    cuda = cluster.cuda()
-    return {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)}
+    machine = resolve_machine(Cluster(mode="inline", device=device))
+    return {"cuda": machine.cuda, "batch_tokens": machine.batch_tokens}
 
 
 def _words(config: Place, sets: Mapping[str, Any] | None, store: Place | None, runs: Place) -> list[str]:

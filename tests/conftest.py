@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session, stop_ray
 from tests.support import synced, tiny, toy
 
@@ -24,7 +25,7 @@ from tests.support import synced, tiny, toy
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOGETHER = {
-    "ray": re.compile(r'usefixtures\("ray"|\bray: Cluster'),
+    "ray": re.compile(r'usefixtures\("ray"|\bray: Machine'),
     "plans": re.compile(r"from tests\.support\.planned import"),
 }
 """How files of tests name what takes long and is made once in a process: the Ray session, the plans of all configs."""
@@ -146,8 +147,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> tiny.Said:
 
 
 @pytest.fixture(scope="session")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A Ray session on this machine for all tests that need one; the profile that joins it."""
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A Ray session on this machine for all tests that need one; the machine that it runs on."""
     os.environ["RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S"] = "600"
     cluster = Cluster(
         device="cpu",
@@ -158,5 +159,5 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         map={"workers": 2, "threads": 1},
     )
     ray_session(cluster)
-    yield cluster
+    yield resolve_machine(cluster)
     stop_ray()

@@ -141,14 +141,14 @@ def test_every_config_field_is_documented(config: type[BaseModel]) -> None:
     assert config.model_config.get("frozen")
 
 
-def test_a_step_takes_a_place_a_cluster_and_named_inputs() -> None:
-    """`f(out, cluster, *, ...)`, in a file of `workflows/steps`, with a docstring that says what it writes.
+def test_a_step_takes_a_place_a_machine_and_named_inputs() -> None:
+    """`f(out, machine, *, ...)`, in a file of `workflows/steps`, with a docstring that says what it writes.
 
     `train` alone takes inputs of any name beside: what an objective asks for that others do not.
     """
     for function in frozenset().union(*(planned(path).functions for path in CONFIGS)):
         first, second, *others = inspect.signature(function).parameters.values()
-        assert (first.name, second.name) == ("out", "cluster")
+        assert (first.name, second.name) == ("out", "machine")
         named = [one for one in others if one.kind is not inspect.Parameter.VAR_KEYWORD or function.__name__ != "train"]
         assert all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in named)
         assert function.__module__.startswith("sparring.workflows.steps.")

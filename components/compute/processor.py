@@ -29,8 +29,8 @@ def cpu_info() -> str:
 
 
 @cache
-def machine() -> dict[str, str | int]:
-    """What this machine calls its processor, with what makes a model fast on it, and how many cores it has."""
+def describe_processor() -> dict[str, str | int]:
+    """Name this machine's processor, with the feature that makes a model fast on it, and count its cores."""
     model = re.search(r"^model name\s*: (.*)", cpu_info(), re.M)
     name = " ".join(model.group(1).replace("(R)", "").split()) if model else "an unknown processor"
     return {"processor": f"{name} with AMX" if "amx_bf16" in cpu_info() else name, "cores": os.cpu_count() or 1}

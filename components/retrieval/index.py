@@ -138,7 +138,7 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
     the file has.
     """
     faiss.omp_set_num_threads(threads)
-    on_gpu = gpu and gpus() > 0
+    on_gpu = gpu and built_for_gpus()
     # Memory-mapped, so that the workers of a machine share one copy.
     try:
         index = faiss.read_index(str(path), 0 if on_gpu else faiss.IO_FLAG_MMAP_IFC)
@@ -209,9 +209,9 @@ def reader(index: Any) -> Callable[[npt.NDArray], npt.NDArray[np.float32]]:
     return lambda rows: index.reconstruct_batch(rows)
 
 
-def gpus() -> int:
-    """Number of GPUs that this build of FAISS can use."""
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "get_num_gpus") else 0
+def built_for_gpus() -> bool:
+    """Return whether this build of FAISS can use GPUs. It says nothing of the GPUs that there are."""
+    return hasattr(faiss, "StandardGpuResources")
 
 
 def _graph(index: Any) -> Any:

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from sparring.components.models.configs import DualEncoderConfig
-from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.start import start
 from tests.benchmarks.bench_train import BATCH, CROSS_ENTROPY, mined
 from tests.benchmarks.conftest import MODEL, ROOT, World, _ingested, made
@@ -41,7 +43,7 @@ def update(*words, **options):
 
 loop._update = update
 world = World.of(told["world"])
-seconds_of_ours(world, "retriever", Path(told["groups"]), world.cluster, **told["config"])
+seconds_of_ours(world, "retriever", Path(told["groups"]), world.machine, **told["config"])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps([sorted(spent)[len(spent) // 2], peak]))
 """
@@ -54,7 +56,10 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
         tmp_path_factory.mktemp("two"), {"format": "docstrings", "packages": ["numpy", "scipy"], "dev": 0.1}
     )
     world = made(
-        root, Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=cores())), model=MODEL, data=data
+        root,
+        resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=cores()))),
+        model=MODEL,
+        data=data,
     )
     groups = mined(world, BATCH * UPDATES, 0)
     starts = {"all weights": world.retriever}
@@ -62,7 +67,7 @@ def test_adapters(tmp_path_factory: pytest.TempPathFactory) -> None:
         starts[f"adapter of rank {rank}"] = place = world.place("start")
         start(
             place,
-            world.cluster,
+            world.machine,
             config=DualEncoderConfig(
                 model=MODEL,
                 pooling="mean",

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from sparring.components.data.tables import QUERIES, RANKING
 from sparring.components.retrieval.lucene import BM25Config
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.answers import AnswerConfig, answering
 from sparring.workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 from tests.benchmarks.measure import HEAD, by_turns
@@ -29,7 +30,7 @@ from tests.benchmarks.table import machine, write
 
 ROOT = Path(__file__).parents[2]
 ASKED, FOUND = 1_000, 100
-CLUSTER = Cluster(mode="inline", device="cpu")
+INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
 
 
 def test_answers(collection: tuple[str, Path], tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ class _Ours:
     def __call__(self) -> None:
         self._out = self._place / f"answered-{len(list(self._place.glob('answered-*')))}"
         self._out.mkdir()
-        answering(self._out, CLUSTER, data=self._data, ranking=self._ranking, splits=["test"], config=AnswerConfig())
+        answering(self._out, INLINE, data=self._data, ranking=self._ranking, splits=["test"], config=AnswerConfig())
 
     @property
     def hits(self) -> list[bool]:
@@ -126,8 +127,8 @@ def _rankings(data: Path, place: Path) -> list[Path]:
     index, found = place / "index", place / "found"
     for folder in (index, found):
         folder.mkdir()
-    lucene_index(index, CLUSTER, data=data, config=LuceneIndexConfig())
-    lucene_search(found, CLUSTER, data=data, index=index, splits=["test"], k=FOUND * 3 // 2, config=BM25Config())
+    lucene_index(index, INLINE, data=data, config=LuceneIndexConfig())
+    lucene_search(found, INLINE, data=data, index=index, splits=["test"], k=FOUND * 3 // 2, config=BM25Config())
     table = pq.read_table(found / "ranking.parquet")
     ranks, rankings = table["rank"].to_numpy(), []
     for number, kept in enumerate([ranks <= FOUND, (ranks <= FOUND // 2) | (ranks > FOUND)]):

@@ -26,7 +26,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.retrieval.lucene import BM25Config, contents
-from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session, stop_ray
 from sparring.workflows.steps.lucene import LuceneIndexConfig, lucene_index, lucene_search
 from tests.benchmarks.measure import HEAD, by_turns
@@ -43,13 +45,13 @@ K = 100
 COMMAND = 'make bench ARGS="-k bm25"'
 
 
-def cluster(workers: int, threads: int) -> Cluster:
-    return Cluster(device="cpu", java=Pool(workers=workers, threads=threads))
+def with_java(workers: int, threads: int) -> Machine:
+    return resolve_machine(Cluster(device="cpu", java=Pool(workers=workers, threads=threads)))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _session() -> Iterator[None]:
-    ray_session(cluster(1, 1))
+    ray_session(with_java(1, 1).cluster)
     yield
     stop_ray()
 
@@ -58,7 +60,7 @@ def test_bm25_retrieval(collection: tuple[str, Path], tmp_path: Path) -> None:
     name, source = collection
     data = _asked(source, source, tmp_path / "data", QUERIES)
     index = _indexed(data, tmp_path)
-    ours, theirs = _Search(data, index, tmp_path, cluster(1, cores())), _PyseriniSearch(data, index)
+    ours, theirs = _Search(data, index, tmp_path, with_java(1, cores())), _PyseriniSearch(data, index)
     compared = by_turns(ours, theirs)
     assert ours.ranking == theirs.ranking
     against = f"Pyserini batch_search, {cores()} threads"
@@ -72,7 +74,7 @@ def test_bm25_workers(docstrings: Path, tmp_path: Path) -> None:
     many = repeated(docstrings, tmp_path / "many", SHARED)
     data = _asked(many, docstrings, tmp_path / "data", SEARCHED_BY_TWO)
     index = _indexed(data, tmp_path)
-    one, two = (_Search(data, index, tmp_path, cluster(workers, 1)) for workers in (1, 2))
+    one, two = (_Search(data, index, tmp_path, with_java(workers, 1)) for workers in (1, 2))
     compared = by_turns(two, one)
     assert two.ranking == one.ranking
     rows = [compared.row("BM25, two workers of one thread", "one such worker", "queries/s", SEARCHED_BY_TWO, 1.7)]
@@ -92,15 +94,15 @@ def test_bm25_index(collection: tuple[str, Path], tmp_path: Path) -> None:
 
 
 class _Search:
-    def __init__(self, data: Path, index: Path, place: Path, cluster: Cluster) -> None:
+    def __init__(self, data: Path, index: Path, place: Path, machine: Machine) -> None:
         splits = pq.read_table(data / "queries.parquet", columns=["split"])["split"].unique().to_pylist()
         self._inputs: dict[str, Any] = {"data": data, "index": index, "splits": splits, "k": K, "config": BM25Config()}
-        self._place, self._cluster = place, cluster
+        self._place, self._machine = place, machine
         self._out = place
 
     def __call__(self) -> None:
         self._out = _fresh(self._place, "found")
-        lucene_search(self._out, self._cluster, **self._inputs)
+        lucene_search(self._out, self._machine, **self._inputs)
 
     @property
     def ranking(self) -> str:
@@ -126,7 +128,7 @@ class _Index:
 
     def __call__(self) -> None:
         out = _fresh(self._place, "ours")
-        lucene_index(out, cluster(1, cores()), data=self._data, config=LuceneIndexConfig())
+        lucene_index(out, with_java(1, cores()), data=self._data, config=LuceneIndexConfig())
 
 
 class _PyseriniIndex:
@@ -180,5 +182,5 @@ def _asked(documents: Path, queries: Path, data: Path, count: int) -> Path:
 def _indexed(data: Path, place: Path) -> Path:
     index = place / "index"
     index.mkdir()
-    lucene_index(index, cluster(1, cores()), data=data, config=LuceneIndexConfig())
+    lucene_index(index, with_java(1, cores()), data=data, config=LuceneIndexConfig())
     return index

@@ -18,7 +18,7 @@ from sparring.components.compute.precision import autocast
 from sparring.components.data.batches import token_batches
 from sparring.components.data.tables import RANKING
 from sparring.components.files import replacing
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.encode import EncodeConfig, Encoder, encode_documents, encode_queries
 from sparring.workflows.steps.search import SearchConfig, search
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -39,7 +39,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
         return encoder.vectors("document", rows)[0]
 
     def with_tokens() -> np.ndarray:
-        tokenize(few.place("tokens"), few.cluster, data=few.data, model=few.retriever, config=TokenizeConfig())
+        tokenize(few.place("tokens"), few.machine, data=few.data, model=few.retriever, config=TokenizeConfig())
         return ours()
 
     peer = theirs(few)
@@ -89,13 +89,13 @@ def share_of_roofline(encoder: Encoder, precision: str, ours: Callable[[], Any],
 
 def an_encoder(world: World, **options: Any) -> Encoder:
     """The worker of the step that encodes."""
-    cuda = world.cluster.cuda()
+    cuda = world.machine.cuda
     return Encoder(
         tokens=world.tokens,
         model=world.retriever / "model",
         rows=None,
         config=EncodeConfig(**options),
-        batch_tokens=world.cluster.batch_tokens(cuda=cuda),
+        batch_tokens=world.machine.batch_tokens,
         cuda=cuda,
         threads=cores(),
     )
@@ -122,13 +122,13 @@ def test_refresh(few_of_each: tuple[str, World]) -> None:
 
     def encoding() -> dict[str, Any]:
         vectors, asked = few.place("vectors"), few.place("queries")
-        encode_documents(vectors, few.cluster, **inputs)
-        encode_queries(asked, few.cluster, split="train", **inputs)
+        encode_documents(vectors, few.machine, **inputs)
+        encode_queries(asked, few.machine, split="train", **inputs)
         return {"vectors": vectors, "queries": asked}
 
     def refresh() -> Any:
         made, out = encoding(), few.place("ranking")
-        search(out, few.cluster, data=few.data, **made, k=K, config=SearchConfig())
+        search(out, few.machine, data=few.data, **made, k=K, config=SearchConfig())
         return out / "ranking.parquet"
 
     model = theirs(few)

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 from sparring.components.models.configs import DualEncoderConfig
-from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.benchmarks.conftest import DEVICE, MODEL
@@ -30,22 +32,23 @@ REFRESH = """
 import sys
 from pathlib import Path
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.distributed.session import stop_ray
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.search import SearchConfig, search
 
 data, tokens, retriever, vectors, queries, ranking = map(Path, sys.argv[2:])
-cluster = Cluster(device=sys.argv[1])
+machine = resolve_machine(Cluster(device=sys.argv[1]))
 inputs = {"data": data, "tokens": tokens, "retriever": retriever, "config": EncodeConfig()}
-encode_documents(vectors, cluster, **inputs)
-encode_queries(queries, cluster, split="test", **inputs)
-search(ranking, cluster, data=data, vectors=vectors, queries=queries, k=100, config=SearchConfig())
+encode_documents(vectors, machine, **inputs)
+encode_queries(queries, machine, split="test", **inputs)
+search(ranking, machine, data=data, vectors=vectors, queries=queries, k=100, config=SearchConfig())
 stop_ray()
 """
 
 
 def test_memory(docstrings: Path, tmp_path: Path) -> None:
-    inline = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=cores()))
+    inline = resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=cores())))
     retriever = tmp_path / "retriever"
     retriever.mkdir()
     config = DualEncoderConfig(

@@ -21,6 +21,7 @@ from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
 from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch, inner_products, scores
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.benchmarks.conftest import DEVICE
 from tests.benchmarks.measure import by_turns, figure
@@ -118,7 +119,7 @@ def looped(products: np.ndarray, config: NeighboursConfig) -> np.ndarray:
 @pytest.mark.parametrize("documents", [50_000, 200_000])
 def test_neighbours_step(tmp_path: Path, documents: int) -> None:
     """The whole step on one core: ids, vectors from disk, a new ranking."""
-    cluster = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=1))
+    inline = resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=1)))
     queries, candidates = 1000, 60
     data, vectors, ranking = (tmp_path / name for name in ("data", "vectors", "ranking"))
     written(data, vectors, ranking, documents, queries, candidates)
@@ -127,7 +128,7 @@ def test_neighbours_step(tmp_path: Path, documents: int) -> None:
         def step() -> None:
             (out := tmp_path / f"out-{len(list(tmp_path.iterdir()))}").mkdir()
             rerank_by_neighbours(
-                out, cluster, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=config
+                out, inline, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=config
             )
 
         return step

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sparring.components.data.tokenizers import word_starts
 from sparring.components.models.configs import DualEncoderConfig, MaskedLanguageModelConfig
 from sparring.components.training.config import TrainConfig
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.start import start
 from sparring.workflows.steps.train import train
 from tests.benchmarks.bench_train import CROSS_ENTROPY
@@ -47,7 +47,7 @@ LIKELIHOOD = "components.losses.likelihood.negative_log_likelihood"
 def begun(world: World, **config: Any) -> Path:
     """A start model with dropout."""
     out = world.place("begun")
-    start(out, world.cluster, config=DualEncoderConfig(model=world.model, pooling="mean", dropout=0.1, **config))
+    start(out, world.machine, config=DualEncoderConfig(model=world.model, pooling="mean", dropout=0.1, **config))
     return out
 
 
@@ -55,7 +55,7 @@ def generator(world: World) -> Path:
     """A masked language model with a new head."""
     out = world.place("generator")
     config = MaskedLanguageModelConfig(model=world.model, layers=3, document_tokens=LENGTH, dropout=0.0)
-    start(out, world.cluster, config=config)
+    start(out, world.machine, config=config)
     return out
 
 
@@ -63,7 +63,7 @@ def seconds_of_ours(world: World, objective: str, begins: Path, config: TrainCon
     """Inside the training loop."""
     summary = train(
         world.place("trained"),
-        world.cluster,
+        world.machine,
         objective=objective,
         rows=world.data,
         dev=None,

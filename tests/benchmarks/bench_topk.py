@@ -29,7 +29,7 @@ from sparring.components.compute.processor import configure_process
 from sparring.components.data.tables import DOCUMENTS, QUERIES
 from sparring.components.data.vectors import document_shards
 from sparring.components.retrieval import blocks, topk
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.encode import EncodeConfig
 from tests.benchmarks.bench_encode import an_encoder
 from tests.benchmarks.conftest import DOCUMENTS as ENCODED
@@ -52,18 +52,19 @@ SEARCH = """
 import sys
 from pathlib import Path
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.search import SearchConfig, search
 
 place, out = Path(sys.argv[1]), Path(sys.argv[2])
-cluster = Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=int(sys.argv[3])))
-search(out, cluster, data=place, vectors=place, queries=place, k=int(sys.argv[4]), config=SearchConfig())
+machine = resolve_machine(Cluster(mode="inline", device="cpu", map=Pool(workers=1, threads=int(sys.argv[3]))))
+search(out, machine, data=place, vectors=place, queries=place, k=int(sys.argv[4]), config=SearchConfig())
 """
 
 
 def test_topk(world: World) -> None:
     place = _collection(world)
     configure_process(cores())
-    device = "cuda" if world.cluster.cuda() else "cpu"
+    device = "cuda" if world.machine.cuda else "cpu"
     documents = list(document_shards(place))
     queries = np.load(place / "queries.npy")
     against, search = _peer(documents, queries, device)
@@ -169,7 +170,7 @@ def _collection(world: World) -> Path:
     rows = np.arange(ENCODED)
     encoder = an_encoder(world)
     base = encoder.vectors("document", rows)[0]
-    kind = torch.float16 if world.cluster.cuda() else torch.float32
+    kind = torch.float16 if world.machine.cuda else torch.float32
     parts = (_mixed(base, min(SHARD, COUNT - start), start, world.device, kind) for start in range(0, COUNT, SHARD))
     toy.write_document_vectors(place, parts)
     np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, COUNT, world.device))

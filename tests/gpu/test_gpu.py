@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from sparring.workflows.steps.search import SearchConfig, search
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from sparring.workflows.steps.train import train
 from tests.support import toy
+from tests.support.machines import changed
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
-GPU = Cluster(mode="inline", device="cuda", max_tokens_per_pass=256)
+GPU = replace(toy.INLINE, cluster=Cluster(mode="inline", device="cuda", max_tokens_per_pass=256), gpus=1.0)
 BOTH = {"cpu": toy.INLINE, "gpu": GPU}
 
 
@@ -114,12 +116,12 @@ def test_training(tmp_path: Path, data: Path, tokens: Path, retriever: Path, rec
     groups = toy.write_groups(tmp_path / "groups", rows)
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]
     found = {}
-    for where, cluster in BOTH.items():
+    for where, machine in BOTH.items():
         out = tmp_path / where
         out.mkdir()
         train(
             out,
-            cluster.model_copy(update={"recompute": recompute}),
+            changed(machine, {"recompute": recompute}),
             objective="retriever",
             rows=groups,
             dev=None,

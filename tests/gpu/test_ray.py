@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session, stop_ray
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.score import RerankConfig, rerank
@@ -22,12 +24,12 @@ from tests.support.trainings import lines
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
-INLINE = Cluster(mode="inline", device="cuda", max_tokens_per_pass=256)
+INLINE = replace(toy.INLINE, cluster=Cluster(mode="inline", device="cuda", max_tokens_per_pass=256), gpus=1.0)
 ENCODE = EncodeConfig(precision="fp32", vectors="float32", shard=8)
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Cluster]:
+def shared() -> Iterator[Machine]:
     """A profile whose workers have half a GPU each, but for trainings."""
     cluster = Cluster(
         device="cuda",
@@ -38,21 +40,21 @@ def shared() -> Iterator[Cluster]:
         map={"workers": 2, "threads": 1, "gpus": 0.5},
     )
     ray_session(cluster)
-    yield cluster
+    yield resolve_machine(cluster)
     stop_ray()
 
 
-def through_both(tmp_path: Path, shared: Cluster, step: Any, **inputs: Any) -> list[Path]:
+def through_both(tmp_path: Path, shared: Machine, step: Any, **inputs: Any) -> list[Path]:
     """The artifacts of a step: in this process, and through Ray."""
     places = [tmp_path / f"{step.__name__} inline", tmp_path / f"{step.__name__} ray"]
-    for out, cluster in zip(places, (INLINE, shared), strict=True):
+    for out, machine in zip(places, (INLINE, shared), strict=True):
         out.mkdir()
-        step(out, cluster, **inputs)
+        step(out, machine, **inputs)
     return places
 
 
 def test_vectors_and_rankings(
-    tmp_path: Path, shared: Cluster, data: Path, tokens: Path, retriever: Path, ranker: Path
+    tmp_path: Path, shared: Machine, data: Path, tokens: Path, retriever: Path, ranker: Path
 ) -> None:
     inputs: dict[str, Any] = {"data": data, "tokens": tokens}
     vectors = through_both(tmp_path, shared, encode_documents, **inputs, retriever=retriever, config=ENCODE)
@@ -83,7 +85,7 @@ def test_vectors_and_rankings(
         np.testing.assert_allclose(other["score"].to_numpy(), one["score"].to_numpy(), atol=1e-5)
 
 
-def test_training(tmp_path: Path, shared: Cluster, data: Path, tokens: Path, retriever: Path) -> None:
+def test_training(tmp_path: Path, shared: Machine, data: Path, tokens: Path, retriever: Path) -> None:
     rows = [{"query_id": f"q{i}", "doc_ids": [f"d{i}", f"d{i + 13}"]} for i in range(12)]
     groups = toy.write_groups(tmp_path / "groups", rows)
     losses = [{"function": toy.CROSS_ENTROPY, "over": "batch"}]

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.executor import resolve_inputs
 from sparring.workflows.store.dag import graph
@@ -28,23 +29,23 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     """The first workers that each function asks for which needs any.
 
     The steps are those of finished runs, whose artifacts they read; all functions of the config are among them but for
-    those that do not use the cluster that they are given.
+    those that do not use the machine that they are given.
     """
     cluster = Cluster(map=Pool(workers=1), score=Pool(workers=2), java=Pool(workers=3), train=TrainPool(workers=1))
+    machine = Machine(cluster, nodes=1, cores=2, cpus=2, gpus=1.0, memory=1e9)
     pools = {"map": cluster.map, "score": cluster.score, "java": cluster.java}
 
     def of_map(*_: Any, pool: Pool, gpu: bool = False, **__: Any) -> NoReturn:
         raise Asking(next((name for name, one in pools.items() if one is pool), "its own"), gpu)
 
-    def of_training(*_: Any, gpu: bool, **__: Any) -> NoReturn:
-        raise Asking("train", gpu)
+    def of_training(work: Any, task: Any, machine: Machine, **_: Any) -> NoReturn:
+        raise Asking("train", machine.cuda)
 
     nodes = [(one, node) for one in places for node in graph(loading.read(one.config, [], one.runs).wanted)]
     wanted = graph(loading.read(ROOT / "configs" / config, [], tmp_path).wanted)
     for function in {node.function for node in wanted} - {node.function for _, node in nodes}:
-        assert "cluster" not in {one.argval for one in dis.get_instructions(function)}, function
-    monkeypatch.setattr(Cluster, "cuda", lambda self: True)
-    monkeypatch.setattr("sparring.components.retrieval.index.gpus", lambda: 1)
+        assert "machine" not in {one.argval for one in dis.get_instructions(function)}, function
+    monkeypatch.setattr("sparring.components.retrieval.index.built_for_gpus", lambda: True)
     for module in ("sparring.workflows.distributed.shards", *{node.function.__module__ for _, node in nodes}):
         for name, recorder in {"map_shards": of_map, "train_together": of_training}.items():
             if hasattr(importlib.import_module(module), name):
@@ -53,7 +54,7 @@ def asked(config: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *places:
     for number, (place, node) in enumerate(nodes):
         (out := tmp_path / f"{number:03d}").mkdir()
         try:
-            node.function(out, cluster, **resolve_inputs(node.inputs, Store(place.store)))
+            node.function(out, machine, **resolve_inputs(node.inputs, Store(place.store)))
         except Asking as asking:
             pools_of.setdefault(node.function.__name__, set()).add(asking.args)
     assert all(len(ways) == 1 for ways in pools_of.values()), pools_of

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from sparring.components.expansion import expansions
 from sparring.components.expansion.relevance_model import RelevanceConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.choose import answer_ranks
 from sparring.workflows.steps.expand import expand_by_relevance
 from tests.support import toy
@@ -21,10 +21,10 @@ def place(path: Path) -> Path:
     return path
 
 
-def by_relevance(out: Path, cluster: Cluster, data: Path, found: Path, splits: list[str], **config: Any) -> Any:
+def by_relevance(out: Path, machine: Machine, data: Path, found: Path, splits: list[str], **config: Any) -> Any:
     """The step that expands by relevance, with a few short expansions a query unless options say otherwise."""
     options = RelevanceConfig(**{"number": 6, "terms": 2, "common": 1.0, **config})
-    return expand_by_relevance(place(out), cluster, data=data, ranking=found, splits=splits, seed=[1], config=options)
+    return expand_by_relevance(place(out), machine, data=data, ranking=found, splits=splits, seed=[1], config=options)
 
 
 def chain(folder: Path, data: Path) -> dict[str, Path]:

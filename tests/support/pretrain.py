@@ -4,7 +4,8 @@ collection itself, with any objective over its documents, and measure the retrie
 from pydantic import Field
 
 from sparring.components.models.configs import DualEncoderConfig
-from sparring.components.training.config import TrainConfig, check_training
+from sparring.components.objectives.parts.compatibility import check_training
+from sparring.components.training.config import TrainConfig
 from sparring.workflows.stages.collection import Collection
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.results import Results

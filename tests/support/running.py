@@ -10,6 +10,6 @@ from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 
 
-def run(wanted: list[Step], store: Store, cluster: Any = None) -> list[str]:
+def run(wanted: list[Step], store: Store, machine: Any = None) -> list[str]:
     """Run the pending steps; the labels of those that ran."""
-    return [node.label for node in pending(wanted, store) if execute(node, store, cluster, on_wait=print)]
+    return [node.label for node in pending(wanted, store) if execute(node, store, machine, on_wait=print)]

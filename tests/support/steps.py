@@ -13,7 +13,7 @@ from sparring.components.files import replacing
 from sparring.workflows.store.dag import Description, Step, step
 
 
-def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any]:
+def write(out: Path, machine: Any, *, text: str, size: int = 0) -> dict[str, Any]:
     """One file with a text, another of a size, and a line for each call."""
     _called(out)
     (out / "text").write_text(text)
@@ -21,12 +21,12 @@ def write(out: Path, cluster: Any, *, text: str, size: int = 0) -> dict[str, Any
     return {"characters": len(text)}
 
 
-def follow(out: Path, cluster: Any, *, text: str, before: Path | None) -> None:
+def follow(out: Path, machine: Any, *, text: str, before: Path | None) -> None:
     """A step that may carry on from another of its kind."""
-    write(out, cluster, text=text)
+    write(out, machine, text=text)
 
 
-def join(out: Path, cluster: Any, *, parts: list[Path], options: Any) -> None:
+def join(out: Path, machine: Any, *, parts: list[Path], options: Any) -> None:
     """The texts of other steps, one after the other, of which nothing may have been dropped."""
     _called(out)
     assert all((part / "heavy").exists() for part in parts)
@@ -34,13 +34,13 @@ def join(out: Path, cluster: Any, *, parts: list[Path], options: Any) -> None:
     (out / "heavy").touch()
 
 
-def mapped(out: Path, cluster: Any, *, by_name: dict[str, Path | None]) -> None:
+def mapped(out: Path, machine: Any, *, by_name: dict[str, Path | None]) -> None:
     """Steps inside a mapping."""
     (out / "text").write_text(" ".join(sorted(f"{name}={path and path.name}" for name, path in by_name.items())))
 
 
 @Description(version=2)
-def newer(out: Path, cluster: Any, *, text: str) -> None:
+def newer(out: Path, machine: Any, *, text: str) -> None:
     """A step whose results are others than they were."""
 
 
@@ -52,12 +52,12 @@ def _refuses(before: Path, most: int) -> None:
 
 
 @Description(refuses=_refuses)
-def refuse(out: Path, cluster: Any, *, before: Path, after: Path, most: int) -> None:
+def refuse(out: Path, machine: Any, *, before: Path, after: Path, most: int) -> None:
     """A step that takes no text longer than so many characters before it, whatever is after it."""
     (out / "text").write_text((before / "text").read_text())
 
 
-def fail(out: Path, cluster: Any, *, kind: str, until: str) -> None:
+def fail(out: Path, machine: Any, *, kind: str, until: str) -> None:
     """Fail after half of the work, until a file is there."""
     _called(out)
     with replacing(out / "half") as path:
@@ -73,7 +73,7 @@ def fail(out: Path, cluster: Any, *, kind: str, until: str) -> None:
     raise RuntimeError("the long way to it\n\nthe reason\n")
 
 
-def wait(out: Path, cluster: Any, *, started: str, go: str) -> None:
+def wait(out: Path, machine: Any, *, started: str, go: str) -> None:
     """Say that it began, and wait until it may end."""
     _called(out)
     Path(started).touch()
@@ -81,7 +81,7 @@ def wait(out: Path, cluster: Any, *, started: str, go: str) -> None:
         time.sleep(0.01)
 
 
-def die(out: Path, cluster: Any, *, once: str) -> None:
+def die(out: Path, machine: Any, *, once: str) -> None:
     """Leave half of a file and be killed, the first time."""
     _called(out)
     if Path(once).exists():

@@ -20,10 +20,13 @@ from sparring.components.models.configs import CrossEncoderConfig, DualEncoderCo
 from sparring.components.training.config import TrainConfig
 from sparring.workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 
 # One thread: models are tiny, and on a busy machine threads that wait for one another take ten times as long.
 # A checkpoint after every update.
-INLINE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, save_seconds=0)
+INLINE = resolve_machine(
+    Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, save_seconds=0)
+)
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 

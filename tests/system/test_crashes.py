@@ -17,6 +17,7 @@ import pytest
 
 from sparring.components.rng import keyed_rng
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.executor import execute
 from sparring.workflows.store import attempts
@@ -29,7 +30,7 @@ from tests.support.power_cut import PowerCut
 from tests.support.recipes import RECIPES
 from tests.support.tiny import Place
 
-INLINE = Cluster(**{**tiny.INLINE, "save_seconds": 0})
+INLINE = resolve_machine(Cluster(**{**tiny.INLINE, "save_seconds": 0}))
 """With a checkpoint after every update."""
 SAMPLED = ("ingest", "tokenize", "start", "encode_documents", "search", "mine", "train", "score_groups", "evaluate")
 """Steps of which some points are tried at every change."""

@@ -22,6 +22,7 @@ from sparring.components.data.tables import DOCUMENTS, QRELS, QUERIES
 from sparring.components.evaluation.measures import means, per_query
 from sparring.components.training.config import TemperatureConfig
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.search import SearchConfig, search
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
@@ -33,7 +34,9 @@ TOPICS, EACH = 8, 6
 OF_DOCUMENTS, OF_QUERIES = toy.WORDS[:16], toy.WORDS[16:]  # two of each are a topic's own
 SPLITS = {"train": 4, "test": 2}  # queries of a topic
 MIXED = {"similarity": {"k": 5, "k_exp": 3, "geometric": "max-min", "mix": 0.5}, "n_max": EACH, "boost": 1.2}
-ALONE = Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, map={"threads": 1})
+ALONE = resolve_machine(
+    Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, map={"threads": 1})
+)
 KINDS: dict[str, dict[str, Any] | None] = {
     "labels alone": None,
     "evidence": MIXED,

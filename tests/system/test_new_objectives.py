@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.train import train
 from tests.support import killing, tiny, toy
 from tests.support.tiny import Said
@@ -80,14 +80,14 @@ def test_a_view_that_an_objective_does_not_have_is_refused_before_anything_runs(
     ids=str,
 )
 def test_two_workers_train_as_one_process(
-    ray: Cluster, tmp_path: Path, data: Path, tokens: Path, retriever: Path, objective: str, loss: dict[str, Any]
+    ray: Machine, tmp_path: Path, data: Path, tokens: Path, retriever: Path, objective: str, loss: dict[str, Any]
 ) -> None:
     """Masks, views and BatchNorm see the rows of all workers alike."""
-    for name, cluster in (("one", toy.INLINE), ("two", ray)):
+    for name, machine in (("one", toy.INLINE), ("two", ray)):
         (tmp_path / name).mkdir()
         summary = train(
             tmp_path / name,
-            cluster,
+            machine,
             objective=objective,
             rows=data,
             dev=data,

@@ -16,6 +16,7 @@ import json, sys
 from pathlib import Path
 import ray
 from sparring.workflows.distributed import cluster as clusters, ray_train, session
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.distributed.shards import map_shards, row_shards
 from sparring.workflows.distributed.worker_group import train_together
 from tests.support.workers import WhereItRuns, fit_without_gpus, where
@@ -25,12 +26,12 @@ out = Path(sys.argv[1])
 ray_train.fit = fit_without_gpus
 profile = clusters.read_cluster(Path("cluster/node.yaml")).model_dump(mode="json")
 cluster = clusters.Cluster.model_validate({**profile, **json.loads(sys.argv[2])})
-cluster.check()
-assert cluster.cuda()
+machine = resolve_machine(cluster)
+assert machine.cuda
 for name, pool, gpu in (("models", cluster.map, True), ("java", cluster.java, False), ("scores", cluster.score, True)):
     (out / name).mkdir()
-    map_shards(WhereItRuns, row_shards(24, 1, "{:02d}"), out=out / name, cluster=cluster, pool=pool, unit="x", gpu=gpu)
-print(json.dumps(train_together(where, {"out": str(out)}, cluster, gpu=True, storage=out)))
+    map_shards(WhereItRuns, row_shards(24, 1, "{:02d}"), out=out / name, machine=machine, pool=pool, unit="x", gpu=gpu)
+print(json.dumps(train_together(where, {"out": str(out)}, machine, storage=out)))
 session.stop_ray()
 """
 
@@ -41,18 +42,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import ray
 from sparring.workflows.distributed import cluster as clusters, ray_train, session
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.distributed.worker_group import train_together
 from tests.support.workers import fit_without_gpus, where
 
 ray.init(address="local", num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 ray_train.fit = fit_without_gpus
 cluster = clusters.Cluster(device="cuda", parallel_steps=2, train={"workers": 1, "threads": 1, "gpus": 0.5})
+machine = resolve_machine(cluster)
 out = Path(sys.argv[1])
 
 def trained(name):
     (out / name).mkdir()
     task = {"out": str(out / name), "meet": str(out / "met"), "of": 2}
-    train_together(where, task, cluster, gpu=True, storage=out / name)
+    train_together(where, task, machine, storage=out / name)
 
 with ThreadPoolExecutor(2) as pool:
     list(pool.map(trained, ["one", "other"]))

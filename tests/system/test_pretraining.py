@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.train import train
 from tests.support import killing, tiny, toy
 from tests.support.pretrainings import BOTH, Variant
@@ -20,18 +20,18 @@ from tests.support.trainings import lines
 
 
 def test_two_workers_train_as_one_process(
-    ray: Cluster, tmp_path: Path, data: Path, tokens: Path, retriever: Path, language_model: Path
+    ray: Machine, tmp_path: Path, data: Path, tokens: Path, retriever: Path, language_model: Path
 ) -> None:
     """SimLM over two spans of each document, with a generator that is trained: all that pre-training has. Masks,
     samples and spans are drawn alike, and spans see those of all workers."""
     variant = Variant("cocondenser", (*BOTH, "generator", "batch"), generator=True)
     options: dict[str, Any] = {"updates": 3, "batch": 8, "log_every": 1, "accumulate": 2, "losses": variant.losses}
     look = {"every": 3, "measure": "loss"}
-    for place, cluster in (("one", toy.INLINE), ("two", ray)):
+    for place, machine in (("one", toy.INLINE), ("two", ray)):
         (tmp_path / place).mkdir()
         summary = train(
             tmp_path / place,
-            cluster,
+            machine,
             objective=variant.objective,
             rows=data,
             dev=data,

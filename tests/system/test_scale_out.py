@@ -169,6 +169,51 @@ def test_a_run_survives_the_loss_of_nodes(
     assert place.metrics()["rows"] == other.metrics()["rows"]
 
 
+GONE = """
+import os, sys, time
+from pathlib import Path
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+node = cluster.add_node(num_cpus=1, num_gpus=1)
+cluster.wait_for_nodes()
+os.environ["RAY_ADDRESS"] = cluster.address
+import ray
+from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed.machine import resolve_machine
+from sparring.workflows.distributed.session import stop_ray
+from sparring.workflows.distributed.shards import map_shards, row_shards
+from tests.support.workers import WhereItRuns
+
+machine = resolve_machine(clusters.Cluster(address="auto", wait_seconds=3))
+cluster.remove_node(node, allow_graceful=False)
+while ray.cluster_resources().get("GPU"):
+    time.sleep(0.1)
+pool, out = machine.cluster.map, Path(sys.argv[1])
+try:
+    map_shards(WhereItRuns, row_shards(4, 1, "{}"), out=out, machine=machine, pool=pool, unit="x", gpu=machine.cuda)
+except RuntimeError as error:
+    print(error, file=sys.stderr)
+stop_ray()
+"""
+
+
+@pytest.mark.slow
+def test_a_step_whose_gpus_are_gone_waits_and_fails(tmp_path: Path) -> None:
+    """It never computes on the CPUs that are still there."""
+    done = subprocess.run(
+        [sys.executable, "-c", GONE, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "GPU" in line]
+    assert said == [
+        "waiting for processors, at most 3 s (wait_seconds in the profile): there are 0 GPUs, and this step needs 1 (a "
+        "node was lost)",
+        "the cluster has lost GPUs that this step needs, and none came back in 3 s (wait_seconds in the profile). "
+        "Repeat the command when they are there.",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["progress.json"])
+
+
 def vectors(place: Place, label: str) -> list[np.ndarray]:
     """Of an encoding, file by file."""
     return [np.load(path) for path in sorted(place.artifact(label).glob("*.npy"))]

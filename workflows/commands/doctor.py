@@ -18,8 +18,8 @@ from sparring.components.config import UserError
 from sparring.components.files import nearest, unwritable
 from sparring.workflows.commands.shared_arguments import store_root
 from sparring.workflows.distributed import session
-from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.distributed.leftovers import leftovers
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.program import without_passwords
 from sparring.workflows.store import s3
 

@@ -18,6 +18,7 @@ from sparring.workflows.commands.batch import add_configs, named
 from sparring.workflows.commands.shared_arguments import opened
 from sparring.workflows.distributed import cluster as clusters
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import estimate
 from sparring.workflows.estimating.run_time import write_estimate
@@ -31,6 +32,7 @@ from sparring.workflows.quantities import duration, size
 from sparring.workflows.running.executor import missing_for, source_changes
 from sparring.workflows.running.plan import defaults_text, plan_text
 from sparring.workflows.running.refusals import Refusals
+from sparring.workflows.running.tracking import check_installed
 from sparring.workflows.steps.evaluate import evaluate
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import lucene_index
@@ -80,9 +82,9 @@ def call(arguments: argparse.Namespace) -> None:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
         _estimate(experiment, store, profile, assumed, tuned)
         return
+    machine = None if profile is None else resolve_machine(profile)
     if profile is not None:
-        profile.check()
-        profile.check_track()
+        check_installed(profile.track)
     trials = [] if tuned is None else foreseen_steps(tuned)
     own = graph(experiment.wanted)
     for line in _analyzers(own):
@@ -98,7 +100,7 @@ def call(arguments: argparse.Namespace) -> None:
         print(told)
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
-    Refusals(waiting, store, profile).check(artifacts=False)
+    Refusals(waiting, store, machine).check(artifacts=False)
     if profile is not None:
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
     _say_changes(own, store)
@@ -184,8 +186,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
     """Print a line for each experiment: its steps, and those to run that none before it needs too."""
     if arguments.estimate or arguments.assume:
         raise UserError("--estimate is of one experiment; accepted: one config")
-    if profile is not None:
-        profile.check()
+    machine = None if profile is None else resolve_machine(profile)
     seen: set[str] = set()
     for path in paths:
         try:
@@ -196,7 +197,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
         waiting = pending(experiment.wanted, store)
         own = [node for node in waiting if node.fingerprint not in seen]
         try:
-            Refusals(waiting, store, profile).check(artifacts=False)
+            Refusals(waiting, store, machine).check(artifacts=False)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
@@ -216,9 +217,7 @@ def _estimate(
     wanted = [*experiment.wanted, *measured]
     nodes = graph(wanted)
     waiting = nodes if "documents" in assumed else pending(wanted, store)
-    # With workers left open, Ray would be started to count the GPUs.
-    counted = profile if profile.train.workers is not None else None
-    Refusals(waiting, store, counted).check(artifacts=False)
+    Refusals(waiting, store, here.machine()).check(artifacts=False)
     whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
     found = whole.of(graph(experiment.wanted))
     print(estimate_text(found))

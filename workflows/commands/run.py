@@ -12,7 +12,7 @@ from sparring.components.evaluation import result_table
 from sparring.workflows.commands.batch import add_configs, named, one_by_one
 from sparring.workflows.commands.shared_arguments import add_cluster, check_places, labelled, opened
 from sparring.workflows.distributed import cluster as clusters
-from sparring.workflows.distributed import nodes
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.estimating.run_time import foresee, how_far_off
 from sparring.workflows.experiments import loading
 from sparring.workflows.program import located, program
@@ -21,7 +21,7 @@ from sparring.workflows.report.scores import Scores
 from sparring.workflows.report.timeline import timeline, where
 from sparring.workflows.running.executor import check_present, check_source_files
 from sparring.workflows.running.runner import run_steps
-from sparring.workflows.running.tracking import open_tracker
+from sparring.workflows.running.tracking import check_installed, open_tracker
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending, states
 
@@ -66,9 +66,8 @@ def run_one(arguments: argparse.Namespace) -> None:
     check_places(arguments, experiment, store, waiting)
     if waiting:  # what cannot be done is refused before anything is written
         check_present(waiting)
-        joins = cluster.mode == "ray" and cluster.address
-        nodes.check_nodes(cluster, store.root) if joins else cluster.check()
-    cluster.check_track()
+    machine = resolve_machine(cluster, store.root) if waiting else None
+    check_installed(cluster.track)
     folder = RunFolder(experiment, store)
     folder.write_plan()
     if waiting and experiment.defaults:
@@ -80,16 +79,18 @@ def run_one(arguments: argparse.Namespace) -> None:
         tracker.send_finished(graph(wanted), store)
         waits, scores = list[float](), Scores(experiment.outcome.rows, store)
         _say_before(scores, waiting)
-        executed = run_steps(
-            waiting,
-            store,
-            cluster,
-            tracker,
-            expected,
-            first=scores.steps.keys(),
-            on_waited=waits.append,
-            on_done=scores.after,
-        )
+        executed = set[str]()
+        if machine is not None:
+            executed = run_steps(
+                waiting,
+                store,
+                machine,
+                tracker,
+                expected,
+                first=scores.steps.keys(),
+                on_waited=waits.append,
+                on_done=scores.after,
+            )
         folder.link()
         if arguments.until is not None:
             print(f"{arguments.until}: {store.location(wanted[0])}")

@@ -15,7 +15,8 @@ from sparring.components.systems import config as configs
 from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.commands.shared_arguments import add_cluster, add_config, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.serving import running
 from sparring.workflows.systems import deployable
@@ -119,7 +120,7 @@ def _models(arguments: argparse.Namespace) -> Callable[[], dict[str, Any]]:
     cluster = clusters.read_cluster(arguments.cluster).model_copy(update={"mode": "inline"})
 
     def options() -> dict[str, Any]:
-        cuda = cluster.cuda()
-        return {"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)}
+        machine = resolve_machine(cluster)
+        return {"cuda": machine.cuda, "batch_tokens": machine.batch_tokens}
 
     return options

@@ -10,7 +10,8 @@ from sparring.components.config import UserError
 from sparring.components.yaml_files import read_text
 from sparring.workflows.commands.shared_arguments import add_cluster, add_config, check_places, opened, store_root
 from sparring.workflows.distributed import cluster as clusters
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.program import located
 from sparring.workflows.report.run_folder import RunFolder, at_work
 from sparring.workflows.serving import running
@@ -84,8 +85,8 @@ def call(arguments: argparse.Namespace) -> None:
     if not file.parent.is_dir():
         raise UserError(f"--marks: {file.parent} is no folder")
     marks.Marks(file)
-    cuda = cluster.cuda() if cluster.mode == "ray" and cluster.device != "cpu" else False
-    served = replace(served, models={"cuda": cuda, "batch_tokens": cluster.batch_tokens(cuda=cuda)})
+    machine = resolve_machine(cluster if cluster.mode == "ray" else cluster.model_copy(update={"device": "cpu"}))
+    served = replace(served, models={"cuda": machine.cuda, "batch_tokens": machine.batch_tokens})
     service = Service(served, arguments.host, port, loopback, token, file, checked.identity)
 
     count = len(checked.systems)

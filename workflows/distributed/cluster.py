@@ -1,7 +1,5 @@
-"""What a run runs on: the cluster profile (`cluster/*.yaml`). Never changes a result."""
+"""The cluster profile (`cluster/*.yaml`): what the user wants a run to run on. It never changes a result."""
 
-import importlib.util
-import os
 from pathlib import Path
 from typing import Literal, Self
 
@@ -9,23 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from sparring.components.config import Config, UserError, parse
 from sparring.components.yaml_files import read_yaml
-from sparring.workflows.distributed import limits
-from sparring.workflows.distributed.resources import Resources
-from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.program import located
-
-SPARE_CPUS = 2
-"""Logical CPUs of a Ray that starts on this machine, beside those for cores and training workers: for Ray Data's own
-tasks."""
-
-
-TRACKERS = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
-"""The packages of `track`."""
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
 
 
 class Pool(Config):
@@ -93,11 +75,12 @@ class Cluster(Config):
     """The address of a running Ray cluster to join; `auto` is the one that this machine or job belongs to. Null starts
     Ray on this machine alone."""
     wait_seconds: int = Field(300, ge=0)
-    """On a cluster that was joined: seconds to wait until it has the processors that `train` asks for, where KubeRay or
-    Ray's launcher may still start nodes; `submit` waits as long for a head that is still starting. A training waits as
-    long, but at least a minute, for processors that another driver uses."""
+    """Seconds to wait for processors of a cluster that was joined. A run waits when it starts, for those that `train`
+    asks for, if KubeRay or Ray's launcher may still start nodes. A step waits for processors whose node has died since,
+    and then fails. `submit` waits for a head that is still starting. A training waits for processors that another
+    driver uses, but at least a minute."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """What models run on; `auto` is the GPUs where there are any."""
+    """What models run on. `auto` is the GPUs, if there are any when the run starts."""
     train: TrainPool = TrainPool(workers=1, threads=0)
     """Ray Train's workers. Threads 0 divides the cores of the machine among the workers."""
     map: Pool = Pool()
@@ -166,66 +149,6 @@ class Cluster(Config):
             raise ValueError(f"address: got {self.address!r}; accepted with mode: inline: null")
         return self
 
-    def cuda(self) -> bool:
-        """Whether models run on GPUs; UserError where the profile asks for GPUs and there are none."""
-        if self.device == "cpu":
-            return False
-        if self.mode == "ray":
-            available = ray_session(self).cluster_resources().get("GPU", 0) > 0
-        else:
-            import torch  # slow to import: only where a step really runs
-
-            available = torch.cuda.is_available()
-        self._check_device(available)
-        return available
-
-    def _check_device(self, available: bool) -> None:
-        if self.device == "cuda" and not available:
-            where = "in the Ray cluster" if self.mode == "ray" else "on this machine"
-            raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
-
-    def check(self) -> None:
-        """UserError where a step would ask Ray for more than there is, and would fail or wait for ever."""
-        if self.mode == "inline":
-            if self.device == "cuda":
-                self.cuda()
-            return
-        here = Resources(cores()) if self.device == "cpu" and not self.address else self.resources()  # asks no Ray
-        self.check_asked(here, self.machine_cores())
-
-    def check_track(self) -> None:
-        """UserError for one of `track` that is not installed."""
-        for kind in self.track:
-            if not is_installed(TRACKERS[kind]):
-                raise UserError(
-                    f"cluster: track: {kind} is not installed; accepted: leave it out, or `pip install {kind}` first"
-                )
-
-    def check_asked(self, there: Resources, most_cores: int) -> None:
-        """UserError where the pools ask for more than these processors, or threads than the largest machine's cores."""
-        self._check_device(there.gpus > 0)
-        maps = {"map": self.map, "score": self.scoring_pool()}
-        if there.gpus and self.device != "cpu":
-            kind, count, pools = "GPU", int(there.gpus), {**maps, "train": self.train}
-        elif self.address:
-            kind, count, pools = "CPU", int(there.cpus), {"train": self.train}
-        else:  # a Ray that starts on this machine has a logical CPU for each training worker
-            kind, count, pools = "CPU", cores(), {}
-        for key, pool in pools.items():
-            workers, most = pool.workers or 1, int(count / pool.gpus)
-            if workers > most:
-                each = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
-                raise UserError(
-                    f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
-                    f"{kind}s; accepted: 1 to {most}"
-                )
-        for key, pool in {**maps, "java": self.java}.items():
-            if pool.threads > most_cores:
-                raise UserError(
-                    f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has "
-                    f"more than {most_cores} cores; accepted: 1 to {most_cores}"
-                )
-
     def scoring_pool(self) -> Pool:
         """The workers that run rankers and query rerankers."""
         return self.score or self.map
@@ -233,51 +156,6 @@ class Cluster(Config):
     def batch_tokens(self, *, cuda: bool) -> int:
         """Most tokens in one pass through a model."""
         return self.max_tokens_per_pass or (65_536 if cuda else 4_096)
-
-    def for_batch(self, rows: int) -> Self:
-        """The profile with a number of training workers, where it leaves that open: as many GPUs as divide the rows
-        evenly, or 1 on CPUs."""
-        if self.train.workers is not None:
-            return self
-        most = self.workers(self.train, rows, gpu=True) if self.mode == "ray" and self.cuda() else 1
-        workers = next(count for count in range(most, 0, -1) if rows % count == 0)
-        return self.model_copy(update={"train": self.train.model_copy(update={"workers": workers})})
-
-    def train_threads(self) -> int:
-        """Threads of one training worker."""
-        return self.train.threads or max(1, cores() // (self.train.workers or 1))
-
-    def machine_cores(self) -> int:
-        """Cores of this machine, or of the largest one of a cluster that was joined."""
-        if self.mode == "inline" or not self.address:
-            return cores()
-        return max(1, *(int(node["Resources"].get("CPU", 0)) for node in ray_session(self).nodes() if node["Alive"]))
-
-    def reserved_cpus(self) -> int:
-        """Logical CPUs that a Ray that starts on this machine does not use for the map over shards."""
-        return 0 if self.address else SPARE_CPUS + self.parallel_steps * (self.train.workers or 1)
-
-    def logical_cpus(self) -> int:
-        """CPUs that a Ray which starts on this machine is told of."""
-        return cores() + self.reserved_cpus()
-
-    def resources(self) -> Resources:
-        """The processors of all machines."""
-        total = ray_session(self).cluster_resources()
-        return Resources(total.get("CPU", 0) if self.address else cores(), total.get("GPU", 0))
-
-    def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
-        """How many workers of a pool run at once: no more than there are shards."""
-        most = pool.workers
-        if most is None:
-            total = ray_session(self).cluster_resources()
-            most = int(total.get("GPU", 0) / pool.gpus) if gpu else int(total["CPU"]) - self.reserved_cpus()
-        return max(1, min(most, shards))
-
-
-def cores() -> int:
-    """Count the cores that this process may use: those that it may run on, within its container's CPU quota."""
-    return max(1, int(min(len(os.sched_getaffinity(0)), limits.cpus())))
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -1,5 +1,9 @@
-"""Limits of this process's control groups, which a container or a service has (cgroups v1 and v2)."""
+"""The cores and the memory that this process may use: the machine's, within the limits of its control groups.
 
+A container or a service has such limits (cgroups v1 and v2).
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +12,16 @@ OWN = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 """Where the groups are mounted. In a container the mount may begin at the container's own group."""
 UNLIMITED = float("inf")
+
+
+def cores() -> int:
+    """Count the cores that this process may run on, within its CPU quota."""
+    return max(1, int(min(len(os.sched_getaffinity(0)), cpus())))
+
+
+def available_memory() -> float:
+    """Return the bytes of memory that this process and its children may use."""
+    return min(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), memory())
 
 
 def cpus() -> float:

@@ -13,32 +13,26 @@ from typing import Any
 from sparring.components.config import UserError, listing
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster
-from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.store import s3
 
 LOCKS = [ROOT / "cluster" / name for name in ("requirements.lock", "torch.lock")]
 
 
-def check_nodes(cluster: Cluster, store: Path) -> None:
-    """Wait for the nodes and check them.
-
-    UserError if the cluster has fewer processors than the profile asks for, if a node does not see the store, or if its
-    Python or packages are not those of this machine.
-    """
+def check_store(store: Path) -> None:
+    """Make the folder of a store that all nodes are to see. UserError if its parent is not there."""
     if not s3.is_cached(store) and not store.parent.is_dir():
         raise UserError(
             f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
             "nodes share"
         )
     store.mkdir(exist_ok=True, parents=True)
-    ray = ray_session(cluster)
+
+
+def check_nodes(ray: Any, store: Path) -> None:
+    """Check each node. UserError if it does not see the store, or if its Python or packages are not those of this
+    machine."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    _wait_for_nodes(ray, cluster)
-    cluster.check()
-    if cluster.device == "auto":
-        gpus = int(cluster.resources().gpus)
-        print(f"device: auto: models run on {'GPUs' if gpus else 'CPUs'}: there are {gpus} GPUs", file=sys.stderr)
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
     s3.put_json(probe, {}) if s3.is_cached(store) else probe.touch()
     try:
@@ -56,33 +50,56 @@ def check_nodes(cluster: Cluster, store: Path) -> None:
         s3.delete(store, [probe.name]) if s3.is_cached(store) else probe.unlink()
 
 
-def _wait_for_nodes(ray: Any, cluster: Cluster) -> None:
-    """Wait until the processors for training are there, for at most `wait_seconds`, on a cluster that may still grow.
+def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
+    """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow."""
+    kind, workers = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
+    if _may_grow(ray):
+        _wait(ray, cluster, kind, workers, 1.0, what="nodes", who="training asks for", why="train.workers")
+
+
+def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, each: float = 1.0) -> None:
+    """Wait until the processors are there that so many workers of a step cannot do without. `kind` is `CPU` or `GPU`.
+
+    RuntimeError after `wait_seconds`. The processors were there when the run began, but their node may have died.
+    """
+    if not _wait(ray, cluster, kind, workers, each, what="processors", who="this step needs", why="a node was lost"):
+        raise RuntimeError(
+            f"the cluster has lost {kind}s that this step needs, and none came back in {cluster.wait_seconds} s "
+            "(wait_seconds in the profile). Repeat the command when they are there."
+        )
+
+
+def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, each: float, *, what: str, who: str, why: str) -> bool:
+    """Wait until so many workers can have their processors, for at most `wait_seconds`. Return whether they can.
 
     Ray's autoscaler is asked for them: it starts no nodes for a driver that only waits.
     """
-    kind, needed = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
+    needed = round(workers * each, 6)
 
-    def available() -> int:
-        return int(ray.cluster_resources().get(kind, 0))
+    def available() -> float:
+        return float(ray.cluster_resources().get(kind, 0))
 
-    if available() >= needed or not cluster.wait_seconds or not _may_grow(ray):
-        return
+    def enough() -> bool:
+        return available() >= needed
+
+    if enough() or not cluster.wait_seconds:
+        return enough()
     from ray.autoscaler.sdk import request_resources
 
     print(
-        f"waiting for nodes, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are {available()} "
-        f"{kind}s, and training asks for {needed} (train.workers)",
+        f"waiting for {what}, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are "
+        f"{available():g} {kind}s, and {who} {needed:g} ({why})",
         file=sys.stderr,
         flush=True,
     )
     end = time.monotonic() + cluster.wait_seconds
-    request_resources(bundles=[{kind: 1}] * needed)
+    request_resources(bundles=[{kind: each}] * workers)
     try:
-        while available() < needed and time.monotonic() < end:
+        while not enough() and time.monotonic() < end:
             time.sleep(1.0)
     finally:
         request_resources(bundles=[])  # a request outlives its driver
+    return enough()
 
 
 def _may_grow(ray: Any) -> bool:

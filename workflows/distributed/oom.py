@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sparring.components.config import UserError, listing
-from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.machine import Machine
 
 SIGNS = re.compile(
     r"OutOfMemory|MemoryError|out of memory|low on memory|bad_alloc|ALLOC_FAILED"
@@ -41,23 +42,26 @@ def advise(advice: str) -> Iterator[None]:
         raise RuntimeError(f"{summary}; to need less memory: {advice}") from error
 
 
-def map_advice(cluster: Cluster, pool: Pool, *, model: bool, cuda: bool) -> str:
-    """What makes a map over shards need less memory; `model` says whether its workers run one."""
-    pools = {"java": cluster.java, "score": cluster.score, "map": cluster.map}
-    key = next((key for key, one in pools.items() if one is pool), "")
-    lower = [f"max_tokens_per_pass (now {cluster.batch_tokens(cuda=cuda):,})"] if model else []
-    if key and not cuda and pool.workers != 1:
+def map_advice(machine: Machine, pool: Pool, *, model: bool, gpu: bool) -> str:
+    """Say what makes a map over shards need less memory. `model` is whether its workers run one, `gpu` whether they use
+    GPUs."""
+    profile = machine.cluster
+    pools = {"java": profile.java, "score": profile.score, "map": profile.map}
+    key = next((key for key, candidate in pools.items() if candidate is pool), "")
+    lower = [f"max_tokens_per_pass (now {machine.batch_tokens:,})"] if model else []
+    if key and not gpu and pool.workers != 1:
         lower.append(f"{key}.workers (now {pool.workers or 'one a core'})")
     return _profile_advice(lower) if lower else "a machine with more of it; this step has only one worker already"
 
 
-def training_advice(cluster: Cluster, *, cuda: bool) -> str:
-    """What makes a training need less memory: first the keys that leave its result as it is."""
-    lower = [f"max_tokens_per_pass (now {cluster.batch_tokens(cuda=cuda):,})"] if cluster.recompute else []
-    if not cuda and (cluster.train.workers or 1) > 1:
-        lower.append(f"train.workers (now {cluster.train.workers})")
-    profile = _profile_advice(lower, *([] if cluster.recompute else ["set recompute: true"]))
-    return f"{profile}; or, for another result, a smaller batch in the experiment's train section"
+def training_advice(machine: Machine) -> str:
+    """Say what makes a training need less memory: first the keys that leave its result as it is."""
+    profile = machine.cluster
+    lower = [f"max_tokens_per_pass (now {machine.batch_tokens:,})"] if profile.recompute else []
+    if not machine.cuda and (profile.train.workers or 1) > 1:
+        lower.append(f"train.workers (now {profile.train.workers})")
+    advice = _profile_advice(lower, *([] if profile.recompute else ["set recompute: true"]))
+    return f"{advice}; or, for another result, a smaller batch in the experiment's train section"
 
 
 def _profile_advice(lower: list[str], *others: str) -> str:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
@@ -24,10 +24,12 @@ from sparring.components.config import UserError
 from sparring.components.files import unwritable
 from sparring.components.timing import timed
 from sparring.workflows import PACKAGE
+from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.leftovers import driver_of
+from sparring.workflows.distributed.limits import cores
 
-if TYPE_CHECKING:
-    from sparring.workflows.distributed.cluster import Cluster
+SPARE_CPUS = 2
+"""Logical CPUs for Ray Data's own tasks, of a Ray that starts on this machine. Training workers have further ones."""
 
 SETTINGS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -58,8 +60,8 @@ def set_ray_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def ray_session(cluster: Cluster) -> Any:
-    """The `ray` module; the first call starts Ray or joins the profile's cluster."""
+def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
+    """Return the `ray` module. The first call joins the profile's cluster, or starts Ray with CPUs for the trials."""
     set_ray_environment()
     if not cluster.address:
         _require_token()
@@ -73,15 +75,13 @@ def ray_session(cluster: Cluster) -> Any:
         if not ray.is_initialized():
             logging.getLogger("ray").setLevel(logging.ERROR)
             terminate = signal.getsignal(signal.SIGTERM)
-            _start(ray, cluster)
+            _start(ray, cluster, trials)
             if threading.current_thread() is threading.main_thread():  # in place of Ray's, which ends with a C++ trace
                 signal.signal(signal.SIGTERM, terminate)
-            if not cluster.address:  # the nodes of a cluster may still be starting
-                cluster.check()
     return ray
 
 
-def _start(ray: Any, cluster: Cluster) -> None:
+def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
     """Join the profile's cluster, or start Ray on this machine."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "job_config": _worker_paths()}
     if cluster.address:
@@ -111,13 +111,14 @@ def _start(ray: Any, cluster: Cluster) -> None:
         return
     _write_token()
     place = session_folder()
+    trainings = cluster.parallel_steps * (cluster.train.workers or 1) * trials
     try:
         with _level_unsaid():
             ray.init(
                 address="local",  # never another cluster that happens to run on this host
                 include_dashboard=False,
                 # Logical CPUs. Ray Data hangs without a message when the workers leave none free for its own tasks.
-                num_cpus=cluster.logical_cpus(),
+                num_cpus=cores() + SPARE_CPUS + trainings,
                 object_store_memory=cluster.object_store_mb * 2**20,
                 _temp_dir=str(place / "ray"),
                 object_spilling_directory=tempfile.gettempdir(),  # it may be large where `place` is small

@@ -25,8 +25,9 @@ import pyarrow as pa
 from sparring.components import timing
 from sparring.components.config import UserError
 from sparring.components.files import remove_leftovers
-from sparring.workflows.distributed import oom
-from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed import nodes, oom
+from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.resources import Resources, reserve
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.shard_worker import Filler, FillOnGPU, Worker, fill_batch
@@ -64,16 +65,16 @@ def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
 
 
 def map_rows(
-    worker: Any, rows: int, size: int, *, out: Path, cluster: Cluster, pool: Pool, unit: str, **constructor: Any
+    worker: Any, rows: int, size: int, *, out: Path, machine: Machine, pool: Pool, unit: str, **constructor: Any
 ) -> tuple[np.ndarray, dict[str, float]]:
     """`map_shards` over so many rows, `size` at a time, by workers that use a GPU where there is one.
 
     Returns the float32 numbers of all shards, one after another, and what the workers counted. The shards' files stay
     until their step removes them.
     """
-    shards, cuda = row_shards(rows, size, "part-{:05d}.npy"), cluster.cuda()
+    shards, cuda = row_shards(rows, size, "part-{:05d}.npy"), machine.cuda
     counts = map_shards(
-        worker, shards, out=out, cluster=cluster, pool=pool, unit=unit, gpu=cuda, cuda=cuda, **constructor
+        worker, shards, out=out, machine=machine, pool=pool, unit=unit, gpu=cuda, cuda=cuda, **constructor
     )
     with timing.timed("files"):
         values = np.concatenate([np.empty(0, np.float32), *(np.load(out / shard.file) for shard in shards)])
@@ -85,7 +86,7 @@ def map_shards(
     shards: list[Shard],
     *,
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     pool: Pool,
     unit: str,
     gpu: bool = False,
@@ -101,10 +102,10 @@ def map_shards(
     with Progress(out, total, unit, done=total - left) as progress:
         if waiting:
             transfer.sync(out)  # what this step has written for its workers
-            run = _map_through_ray if cluster.mode == "ray" else _map_inline
-            advice = oom.map_advice(cluster, pool, model="batch_tokens" in constructor, cuda=gpu)
+            run = _map_through_ray if machine.cluster.mode == "ray" else _map_inline
+            advice = oom.map_advice(machine, pool, model="batch_tokens" in constructor, gpu=gpu)
             with oom.advise(advice), attempts.keeping(out, name, counts) as keep:
-                for size, shard_counts in run(worker, waiting, out, cluster, pool, gpu, constructor):
+                for size, shard_counts in run(worker, waiting, out, machine, pool, gpu, constructor):
                     progress.add(size)
                     counts.update(shard_counts)
                     keep()
@@ -113,7 +114,7 @@ def map_shards(
 
 
 def _map_inline(
-    worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
+    worker: type, shards: list[Shard], out: Path, machine: Machine, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, float]]]:
     with Filler(worker, out, pool.threads, constructor) as filler:
         for shard in shards:
@@ -121,9 +122,9 @@ def _map_inline(
 
 
 def _map_through_ray(
-    worker: type, shards: list[Shard], out: Path, cluster: Cluster, pool: Pool, gpu: bool, constructor: dict[str, Any]
+    worker: type, shards: list[Shard], out: Path, machine: Machine, pool: Pool, gpu: bool, constructor: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    ray_session(cluster)
+    ray = ray_session(machine.cluster)
     from ray import data  # after ray_session has set Ray's environment
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # importing it sets INFO
@@ -133,7 +134,7 @@ def _map_through_ray(
         "filler": {"worker": worker, "out": out, "threads": pool.threads, "constructor": constructor},
         "map_id": f"{out} {time.time_ns()}",
     }
-    size = cluster.workers(pool, len(shards), gpu=gpu)
+    size = machine.workers(pool, len(shards), gpu=gpu)
     # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
     how: dict[str, Any] = (
         {
@@ -165,7 +166,10 @@ def _map_through_ray(
     needs = Resources(gpus=size * pool.gpus) if gpu else Resources(cpus=size * pool.threads)
     # Closing ends what still runs now. The garbage collector would do it some time later, and would start a new Ray for
     # that if this one is gone.
-    with reserve(needs, cluster.resources()), closing(_rows(done)) as rows_done:
+    with reserve(needs, machine.resources), closing(_rows(done)) as rows_done:
+        # Ray Data goes on with fewer workers than `size`.
+        kind, each = ("GPU", pool.gpus) if gpu else ("CPU", float(pool.threads))
+        nodes.wait_for_processors(ray, machine.cluster, kind, 1, each)
         with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
             row = _next(rows_done)
         while row is not None:

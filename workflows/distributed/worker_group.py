@@ -12,15 +12,15 @@ from typing import Any
 
 from sparring.components import timing
 from sparring.components.config import UserError
-from sparring.workflows.distributed import ray_train
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed import nodes, ray_train
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.ray_train import GroupSpec, Work
 from sparring.workflows.distributed.resources import Resources, reserve
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.task_queue import TaskQueue
 
 
-def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: bool, storage: Path) -> Any:
+def train_together(work: Work, task: dict[str, Any], machine: Machine, *, storage: Path) -> Any:
     """Have each of the profile's workers call `work(task)`; what the first of them (rank 0) returned.
 
     After a worker has died all start the task again, as often as the profile's `retries` says. An error that would come
@@ -29,11 +29,12 @@ def train_together(work: Work, task: dict[str, Any], cluster: Cluster, *, gpu: b
 
     Workers that occupy what others wait for, a GPU or a place on a cluster, are shut down after each task.
     """
-    ray_session(cluster)
-    workers = cluster.train.workers or 1
-    gpus = cluster.train.gpus if gpu else 0.0
-    needs = Resources(gpus=workers * gpus) if gpu else Resources(cpus=workers * cluster.train_threads())
-    with reserve(needs, cluster.resources()):
+    cluster, gpu = machine.cluster, machine.cuda
+    ray = ray_session(cluster)
+    workers, gpus = cluster.train.workers or 1, cluster.train.gpus if gpu else 0.0
+    needs = Resources(gpus=workers * gpus) if gpu else Resources(cpus=workers * machine.train_threads)
+    with reserve(needs, machine.resources):
+        nodes.wait_for_processors(ray, cluster, "GPU" if gpu else "CPU", workers, gpus or 1.0)
         wait_seconds = cluster.wait_seconds if cluster.address else 0
         group = _acquire(GroupSpec(work, workers, cluster.retries, gpus, wait_seconds), storage)
         try:

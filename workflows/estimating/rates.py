@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparring.components.compute.processor import cpu_info, machine
+from sparring.components.compute.processor import cpu_info, describe_processor
 from sparring.workflows.estimating.collection import finished_sizes
 from sparring.workflows.estimating.site import Site
 from sparring.workflows.estimating.sizes import UNKNOWN
@@ -183,7 +183,7 @@ def learned(site: Site, store: Store) -> dict[str, float]:
             if work is None:
                 continue
             sizes[record["fingerprint"]] = work.makes
-            alike = record["machine"] == machine() and profile.items() <= (record["cluster"] or {}).items()
+            alike = record["machine"] == describe_processor() and profile.items() <= (record["cluster"] or {}).items()
             if alike and (key := rate_key(name, work)):
                 amount, seconds = sums.get(key, (0.0, 0.0))
                 sums[key] = (amount + work.amount, seconds + record["time"]["compute"] + record["time"]["files"])

@@ -1,14 +1,13 @@
 """The machines of a cluster profile as an estimate sees them: this one, those of a joined cluster, or stated ones."""
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparring.workflows.distributed import limits
-from sparring.workflows.distributed.cluster import Cluster, cores
-from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.limits import available_memory, cores
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.store import s3
 
@@ -41,13 +40,18 @@ class Site:
         return self.gpus > 0 and self.cluster.device != "cpu"
 
     def check(self) -> None:
-        """Check that the machines have the processors that the profile asks for, as `Cluster.check` does, but without
+        """Check that the machines have the processors that the profile asks for, as `Machine.check` does, but without
         starting Ray. Raise UserError."""
         profile = self.cluster
         if profile.hardware is None and profile.address:
-            profile.check()  # its machines need not be alike
+            resolve_machine(profile)  # its machines need not be alike
         elif profile.mode == "ray":
-            profile.check_asked(Resources(self.nodes * self.cores, self.nodes * self.gpus), self.cores)
+            self.machine().check()
+
+    def machine(self) -> Machine:
+        """The machine that a run would find."""
+        count = max(1, self.nodes)
+        return Machine(self.cluster, count, self.cores, count * self.cores, count * self.gpus, self.memory)
 
     def workers(self, pool: Pool, *, gpu: bool = True) -> int:
         """Count the workers of a pool on all machines. `gpu` says whether they use GPUs if there are any."""
@@ -112,11 +116,6 @@ def _gpus() -> tuple[int, float]:
 
     count = torch.cuda.device_count()
     return count, float(torch.cuda.get_device_properties(0).total_memory) if count else 0.0
-
-
-def available_memory() -> float:
-    """Count the bytes that this process and its children may use: the machine's, or those of its container."""
-    return min(float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), limits.memory())
 
 
 def free(store: Path) -> float:

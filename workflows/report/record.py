@@ -93,10 +93,10 @@ def text_of(record: Json) -> str:
 
 def _machine(record: Json) -> Json:
     """What a step ran on, as far as its record says so."""
-    profile = record["cluster"] or {}
+    profile, machine = record["cluster"] or {}, record.get("machine", {})
     train = profile.get("train", {})
     return {
-        **record.get("machine", {}),
+        **{key: machine[key] for key in ("processor", "cores", "gpus") if key in machine},
         "device": profile.get("device"),
         "mode": profile.get("mode"),
         "train": {key: train.get(key) for key in ("workers", "threads")},

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from sparring.components import timing
-from sparring.components.compute.processor import machine, release_memory
+from sparring.components.compute.processor import describe_processor, release_memory
 from sparring.components.config import Config, UserError, listing
 from sparring.components.digests import sha256
 from sparring.components.files import remove_leftovers
 from sparring.components.models.configs import Pretrained, locate_model
 from sparring.components.sources.base import Source, sought
 from sparring.components.yaml_files import yaml_line
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.program import without_passwords
 from sparring.workflows.store import attempts, s3
 from sparring.workflows.store.availability import NotMade, damage, remade
@@ -38,7 +37,7 @@ it, and what trainings leave unused grows by GBs."""
 def execute(
     node: Step,
     store: Store,
-    cluster: Any,
+    machine: Machine | None,
     *,
     on_wait: Callable[[str], None],
     on_start: Callable[[], None] = lambda: None,
@@ -61,12 +60,12 @@ def execute(
             attempts.resume(out)
             files = {name: one for reader in _readers(node) for name, one in _digests(reader.files()).items()}
             with timing.timed("compute"):
-                summary = node.function(out, cluster, **resolve_inputs(node.inputs, store))
+                summary = node.function(out, machine, **resolve_inputs(node.inputs, store))
                 _check_summary(node, summary)
             for name in UNTIL_DONE:
                 (out / name).unlink(missing_ok=True)
             remove_leftovers(out)  # files of workers that died while the step went on without them
-            return finish(_record(node, summary or {}, files, started, cluster))
+            return finish(_record(node, summary or {}, files, started, machine))
         except UserError as error:
             raise mistake(node, error) from None
         except Exception as error:
@@ -194,7 +193,9 @@ def _installed(node: Step) -> dict[str, str]:
     return {name: version for reader in _readers(node) for name, version in reader.installed().items()}
 
 
-def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started: float, cluster: Any) -> dict[str, Any]:
+def _record(
+    node: Step, summary: dict[str, Any], files: dict[str, str], started: float, machine: Machine | None
+) -> dict[str, Any]:
     intervals, ended = timing.drain(), time.time()
     seconds = timing.covered([*intervals, timing.Interval("compute", started, ended)])
     return {
@@ -213,8 +214,8 @@ def _record(node: Step, summary: dict[str, Any], files: dict[str, str], started:
         "seconds": seconds,
         "time": timing.seconds_by_kind(intervals),
         "host": socket.gethostname(),
-        "machine": machine(),
+        "machine": describe_processor() | (machine.record() if machine else {}),
         "nodes": timing.compute_seconds(intervals),
-        "cluster": cluster.model_dump(mode="json") if isinstance(cluster, BaseModel) else None,
+        "cluster": machine.cluster.model_dump(mode="json") if machine else None,
         "code": code_version(),
     }

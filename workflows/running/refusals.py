@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparring.components.config import UserError
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.running.executor import mistake, resolve_inputs
 from sparring.workflows.store.dag import Step, canonical, steps_in
 from sparring.workflows.store.store import Store
 
-PROFILE = "cluster"
-"""The parameter that is no input, but the profile."""
+MACHINE = "machine"
+"""The parameter that is no input, but what the run runs on."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
     found: dict[tuple[Any, str], _Question] = {}
     for node in nodes:
         if (refuses := node.description.refuses) is not None:
-            names = [name for name in inspect.signature(refuses).parameters if name != PROFILE]
+            names = [name for name in inspect.signature(refuses).parameters if name != MACHINE]
             inputs = {name: node.inputs[name] for name in names}
             found.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
     return found
@@ -45,10 +45,10 @@ def asked_by_all(first: Iterable[Step], *others: Iterable[Step]) -> list[Step]:
 class Refusals:
     """What steps refuse (`Description.refuses`), each thing asked once."""
 
-    def __init__(self, nodes: Iterable[Step], store: Store, cluster: Cluster | None) -> None:
-        """Without a cluster, what a step refuses of a profile is not asked."""
+    def __init__(self, nodes: Iterable[Step], store: Store, machine: Machine | None) -> None:
+        """Without a machine, what a step refuses of one is not asked."""
         nodes = list(nodes)
-        self._store, self._cluster, self._lock = store, cluster, threading.Lock()
+        self._store, self._machine, self._lock = store, machine, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
         self._left = _questions(nodes)
 
@@ -57,16 +57,16 @@ class Refusals:
         which is not there yet is not asked; nor, without `artifacts`, which may have to be fetched, one that takes
         any."""
         for key, asked in list(self._left.items()):
-            taken, profiled = list(steps_in(asked.inputs)), PROFILE in inspect.signature(asked.refuses).parameters
-            if profiled and self._cluster is None:
+            taken, on_machine = list(steps_in(asked.inputs)), MACHINE in inspect.signature(asked.refuses).parameters
+            if on_machine and self._machine is None:
                 continue
             if any(node.fingerprint in self._undone for node in taken) or (taken and not artifacts):
                 continue
             del self._left[key]
             try:
                 self._store.fetch(taken)
-                profile = {PROFILE: self._cluster} if profiled else {}
-                asked.refuses(**resolve_inputs(asked.inputs, self._store), **profile)
+                machine = {MACHINE: self._machine} if on_machine else {}
+                asked.refuses(**resolve_inputs(asked.inputs, self._store), **machine)
             except UserError as error:
                 raise mistake(asked.step, error) from None
             except Exception:

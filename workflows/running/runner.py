@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from sparring.workflows.distributed import leftovers, resources
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.running.executor import execute
 from sparring.workflows.running.forecast import Forecast
@@ -23,7 +23,7 @@ RunStep = Callable[[str, Step], bool]
 def run_steps(
     waiting: list[Step],
     store: Store,
-    cluster: Cluster,
+    machine: Machine,
     tracker: Tracker | None = None,
     forecast: Forecast | None = None,
     *,
@@ -47,7 +47,7 @@ def run_steps(
     waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
     began = time.monotonic()
-    refusals = Refusals([*waiting, *later], store, cluster)
+    refusals = Refusals([*waiting, *later], store, machine)
     refusals.check()
     with progress_view(forecast) as view:
 
@@ -68,7 +68,7 @@ def run_steps(
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
             with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
-                ours = execute(node, store, cluster, on_wait=on_wait, on_start=on_start)
+                ours = execute(node, store, machine, on_wait=on_wait, on_start=on_start)
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
             done = "done" if ours else "done by another driver"
             if forecast is not None:
@@ -83,12 +83,12 @@ def run_steps(
             refusals.after(node)
             return ours
 
-        if cluster.parallel_steps == 1:
+        if machine.cluster.parallel_steps == 1:
             total = len(waiting)
             return {node.fingerprint for at, node in enumerate(waiting, 1) if run_step(_title(at, total, node), node)}
         if waiting:
-            ray_session(cluster)  # here, as Ray's processes end with the thread that started them
-        return _run_parallel(waiting, cluster.parallel_steps, run_step, first)
+            ray_session(machine.cluster)  # here, as Ray's processes end with the thread that started them
+        return _run_parallel(waiting, machine.cluster.parallel_steps, run_step, first)
 
 
 def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Collection[str]) -> set[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparring.components.charts.line_chart import charts
+from sparring.components.config import UserError
 from sparring.components.files import remove, write_json
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.program import without_passwords
@@ -27,6 +28,8 @@ from sparring.workflows.store.progress import read_progress
 from sparring.workflows.store.store import Store
 
 STATE, TENSORBOARD = "tracked.json", "tensorboard"
+PACKAGES = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
+"""The package of each sink that a profile's `track` names."""
 POLL_SECONDS = 2.0
 """How often the files of a running step are read."""
 
@@ -139,13 +142,27 @@ def metric_name(name: str) -> str:
     return re.sub(r"[^\w\-./:]+", "_", name).strip("_")
 
 
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def check_installed(sinks: Sequence[str]) -> None:
+    """Check that each sink of a profile's `track` is installed. UserError if it is not."""
+    for name in sinks:
+        if not is_installed(PACKAGES[name]):
+            raise UserError(
+                f"cluster: track: {name} is not installed; accepted: leave it out, or `pip install {name}` first"
+            )
+
+
 @contextmanager
 def open_tracker(run: Path, cluster: Cluster, identity: str) -> Iterator[Tracker]:
     """The tracker of a run, closed at the end of the block; UserError if a sink of the profile is not installed.
 
     `identity` says which experiment runs: after another one in the same folder, sinks begin anew.
     """
-    cluster.check_track()
+    check_installed(cluster.track)
     tracker = Tracker(run, list(cluster.track), identity)
     try:
         yield tracker

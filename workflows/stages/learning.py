@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sparring.components.training.config import TrainConfig, check_training
+from sparring.components.objectives.parts.compatibility import check_training
+from sparring.components.training.config import TrainConfig
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, step
 

@@ -14,7 +14,7 @@ from sparring.components.data.vectors import DocumentVectors, QueryVectors
 from sparring.components.evaluation import embedding_space
 from sparring.components.evaluation.embedding_space import EmbeddingSpaceConfig
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 ANALYSIS = "analysis.json"
@@ -23,7 +23,7 @@ ANALYSIS = "analysis.json"
 @Description(part="evaluation", shows=(ANALYSIS,))
 def analyse(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,

@@ -14,7 +14,7 @@ from sparring.components.data.answers import Mode, matcher, normalize
 from sparring.components.data.groups import ids_of, query_ids_of, rows_of
 from sparring.components.data.tables import ANSWERED, QUERIES, RANKING, document_text, pieces, read
 from sparring.components.files import remove, replacing, save_array
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
@@ -34,7 +34,7 @@ class AnswerConfig(Config):
 
 @Description(part="groups and negatives")
 def answering(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
+    out: Path, machine: Machine, *, data: Path, ranking: Path, splits: list[str], config: AnswerConfig
 ) -> dict[str, Any]:
     """Write the splits' ranking with one more column, `hit`: whether the document bears an answer
     (`components.data.answers`).
@@ -74,8 +74,8 @@ def answering(
         Matcher,
         shards,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="documents",
         data=data,
         pairs=pairs,

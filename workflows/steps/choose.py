@@ -29,7 +29,7 @@ from sparring.components.expansion.query_choice import CHOICE, PREDICTIONS
 from sparring.components.files import replacing
 from sparring.components.retrieval.fusion import FusionConfig
 from sparring.components.rng import keyed_sample
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 RANKS, PREDICTED, CHOICES = "ranks.parquet", "predicted.parquet", "choices.parquet"
@@ -38,7 +38,7 @@ QUERIES = 2048
 
 
 @Description(part="query reranking")
-def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
+def answer_ranks(out: Path, machine: Machine, *, expanded: Path, ranking: Path, by_answer: bool) -> dict[str, Any]:
     """Write `ranks.parquet`, the minimum answer rank of each expansion; null where the ranking holds none.
 
     With `by_answer`, `ranking` is one that `answering` wrote. Without, the rank is that of the first relevant document.
@@ -57,7 +57,7 @@ def answer_ranks(out: Path, cluster: Cluster, *, expanded: Path, ranking: Path, 
 @Description(part="query reranking")
 def rank_groups(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranks: Path,
@@ -112,7 +112,7 @@ def rank_groups(
 @Description(part="query reranking")
 def choose(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,
@@ -141,7 +141,7 @@ def choose(
 @Description(part="query reranking", version=2)
 def choose_several(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,

@@ -24,7 +24,7 @@ from sparring.components.files import remove, replacing, save_array, write_json
 from sparring.components.neighbours.reciprocal import NeighboursConfig, Normalise, Weight
 from sparring.components.neighbours.reranking import TRIALS, Ranked, list_scores
 from sparring.components.rng import keyed_int, keyed_rng
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
@@ -109,7 +109,7 @@ class ChooseConfig(TrialsConfig):
 @Description(part="reranking by neighbours", version=2)
 def chosen(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -131,16 +131,16 @@ def chosen(
     trials, folds = config.drawn(), _folds(measured, judged, config)
     how: dict[str, Any] = {
         "out": out,
-        "cluster": cluster,
-        "pool": cluster.map,
-        "gpu": cluster.cuda(),
+        "machine": machine,
+        "pool": machine.cluster.map,
+        "gpu": machine.cuda,
         "data": data,
         "vectors": vectors,
         "queries": queries,
         "rankings": rankings,
         "split": split,
         "config": config,
-        "cuda": cluster.cuda(),
+        "cuda": machine.cuda,
     }
     tried = [Shard(f"values-{i:05d}.npy", 1, {"trial": trial}) for i, trial in enumerate(trials)]
     map_shards(TrialMeasurer, tried, **how, unit="trials")

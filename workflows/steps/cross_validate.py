@@ -15,13 +15,13 @@ from sparring.workflows.store.dag import Description
 
 
 @Description(part="evaluation")
-def pool(out: Path, cluster: Any, *, folds: list[Path]) -> dict[str, Any]:
+def pool(out: Path, machine: Any, *, folds: list[Path]) -> dict[str, Any]:
     """Write the values of all folds' queries as those of one split. `folds` are artifacts of `evaluate`."""
     return _pooled(out, folds)
 
 
 @Description(part="evaluation")
-def pool_selected(out: Path, cluster: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
+def pool_selected(out: Path, machine: Any, *, folds: list[dict[str, Any]], kind: Kind) -> dict[str, Any]:
     """`pool`, each fold with the system that it selected itself.
 
     A fold is {selection, measures}: an artifact of `select`, and one of `evaluate` for each system by name. The summary

@@ -13,7 +13,7 @@ from sparring.components.data.groups import query_ids_of
 from sparring.components.data.tables import QUERIES, read
 from sparring.components.data.vectors import SHARDS
 from sparring.components.files import remove, save_array, write_array, write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
 from sparring.workflows.store.dag import Description
 
@@ -34,7 +34,7 @@ class EncodeConfig(Config):
 
 @Description(part="encoding", models="encoding", version=2, droppable=("documents-*.npy",))
 def encode_documents(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
+    out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
     """Write `documents-00000.npy ...`, the documents' vectors, and their names in the order of the documents table
     (`documents.json`).
@@ -44,14 +44,14 @@ def encode_documents(
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
-    counted = _encoded(out, cluster, shards, tokens, retriever, config)
+    counted = _encoded(out, machine, shards, tokens, retriever, config)
     names = [shard.file for shard in shards]
     map_shards(
         _Equalling,
         row_shards(len(shards), FILES_AT_ONCE, "equal-{:05d}.json"),
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="files",
         vectors=str(out),
         tokens=tokens,
@@ -66,7 +66,7 @@ def encode_documents(
 
 @Description(part="encoding", models="encoding", droppable=("queries.npy",))
 def encode_queries(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
+    out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:
     """Write `queries.npy`, the vectors of the split's queries in the order of the queries table, and `queries.json`,
     their ids."""
@@ -74,7 +74,7 @@ def encode_queries(
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
-    counted = _encoded(out, cluster, shards, tokens, retriever, config, rows=out / "rows.npy")
+    counted = _encoded(out, machine, shards, tokens, retriever, config, rows=out / "rows.npy")
     parts = [np.load(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
     write_array(out / "queries.npy", np.concatenate(parts))
     write_json(out / "queries.json", ids)
@@ -84,7 +84,7 @@ def encode_queries(
 
 def _encoded(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     shards: list[Shard],
     tokens: Path,
     retriever: Path,
@@ -92,20 +92,20 @@ def _encoded(
     rows: Path | None = None,
 ) -> dict[str, float]:
     """Encode shards of a side's texts; what the workers counted."""
-    cuda = cluster.cuda()
+    cuda = machine.cuda
     return map_shards(
         Encoder,
         shards,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="texts",
         gpu=cuda,
         tokens=tokens,
         model=retriever / "model",
         rows=rows,
         config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cuda),
+        batch_tokens=machine.batch_tokens,
         cuda=cuda,
     )
 

@@ -53,7 +53,7 @@ def _refuses(data: Path, split: str, measures: list[str], queries: int | None) -
 @Description(part="evaluation", version=2, refuses=_refuses)
 def evaluate(
     out: Path,
-    cluster: Any,
+    machine: Any,
     *,
     data: Path,
     ranking: Path,
@@ -177,7 +177,7 @@ def _with_answers(data: Path, split: str) -> pa.Table:
 @Description(part="evaluation", version=3)
 def results(
     out: Path,
-    cluster: Any,
+    machine: Any,
     *,
     systems: list[dict[str, Any]],
     comparisons: list[dict[str, Any]],
@@ -212,15 +212,15 @@ def results(
 
 
 @Description(part="evaluation")
-def nothing_measured(out: Path, cluster: Any, *, after: Path) -> dict[str, Any]:
+def nothing_measured(out: Path, machine: Any, *, after: Path) -> dict[str, Any]:
     """The `results` of an experiment that measures nothing; they are there once the step `after` is done."""
-    return results(out, cluster, systems=[], comparisons=[])
+    return results(out, machine, systems=[], comparisons=[])
 
 
 @Description(part="evaluation", version=4)
 def averages(
     out: Path,
-    cluster: Any,
+    machine: Any,
     *,
     systems: list[dict[str, Any]],
     comparisons: list[dict[str, str]],
@@ -231,7 +231,7 @@ def averages(
     """`results`, and the mean of each measure over the collections, each counting alike, of the systems that were
     measured on all of them; `queries` are those of all. The comparisons are made of these means too. `parts` names the
     wholes that collections are parts of, and None for those that do not count; the parts of one count as one."""
-    summary = results(out, cluster, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
+    summary = results(out, machine, systems=systems, comparisons=comparisons, seed=seed, rounds=rounds)
     metrics = read_json(out / "metrics.json")
     metrics["rows"] += averages_of(metrics["rows"], parts)
     measured, means = _by_system(systems), metrics["means"]

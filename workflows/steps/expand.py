@@ -27,7 +27,7 @@ from sparring.components.files import remove, replacing
 from sparring.components.models.generator_configs import GenerateConfig
 from sparring.components.sources.base import locate
 from sparring.components.sources.reading import plain_or_gz
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
@@ -64,7 +64,7 @@ def _refuses(config: FileConfig) -> None:
 
 @Description(part="expansions", refuses=_refuses)
 def expand_from_file(
-    out: Path, cluster: Cluster, *, data: Path, splits: list[str], config: FileConfig
+    out: Path, machine: Machine, *, data: Path, splits: list[str], config: FileConfig
 ) -> dict[str, Any]:
     """Write the expansions that a file has of the splits' queries. The summary's note says how many have none."""
     path = locate(config.path)
@@ -82,7 +82,7 @@ def expand_from_file(
 @Description(part="expansions")
 def expand_by_relevance(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path,
@@ -104,7 +104,7 @@ def expand_by_relevance(
         out,
         data,
         [list(range(len(asked)))],
-        cluster,
+        machine,
         worker=feedback.Sampler,
         gpu=False,
         work=out,
@@ -119,7 +119,7 @@ def expand_by_relevance(
 @Description(part="expansions", version=2)
 def expand_by_model(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     models: list[Path],
@@ -132,7 +132,7 @@ def expand_by_model(
     With several models, each writes for the fold of the queries that it was not trained on (Chuang et al., 2023,
     section 3.3.3).
     """
-    cuda = cluster.cuda()
+    cuda = machine.cuda
     queries = query_ids_of(data, splits).to_pylist()
     folds = [expansions.fold_of(query, len(models)) for query in queries]
     rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
@@ -140,7 +140,7 @@ def expand_by_model(
         out,
         data,
         rows,
-        cluster,
+        machine,
         worker=Writer,
         gpu=cuda,
         models=[model / "model" for model in models],
@@ -148,12 +148,12 @@ def expand_by_model(
         seed=seed,
         config=config,
         cuda=cuda,
-        batch_tokens=cluster.batch_tokens(cuda=cuda),
+        batch_tokens=machine.batch_tokens,
     )
 
 
 def _mapped(
-    out: Path, data: Path, folds: list[list[int]], cluster: Cluster, *, worker: type, gpu: bool, **constructor: Any
+    out: Path, data: Path, folds: list[list[int]], machine: Machine, *, worker: type, gpu: bool, **constructor: Any
 ) -> dict[str, Any]:
     """Have workers expand the queries of some rows, fold by fold, and write the expansions as a collection."""
     shards = [
@@ -163,7 +163,15 @@ def _mapped(
         if (part := rows[start : start + QUERIES_A_SHARD])
     ]
     map_shards(
-        worker, shards, out=out, cluster=cluster, pool=cluster.map, unit="queries", gpu=gpu, data=data, **constructor
+        worker,
+        shards,
+        out=out,
+        machine=machine,
+        pool=machine.cluster.map,
+        unit="queries",
+        gpu=gpu,
+        data=data,
+        **constructor,
     )
     parts = [pq.read_table(out / shard.file) for shard in shards]
     counted = Counter[str]()
@@ -222,7 +230,7 @@ class Writer:
 
 
 @Description(part="expansions")
-def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> dict[str, Any]:
+def concatenated(out: Path, machine: Machine, *, data: Path, expanded: Path) -> dict[str, Any]:
     """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
     `concat`)."""
     table = read(expanded / expansions.FILE, EXPANSIONS)
@@ -234,7 +242,7 @@ def concatenated(out: Path, cluster: Cluster, *, data: Path, expanded: Path) -> 
 
 
 @Description(part="expansions")
-def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
+def with_question(out: Path, machine: Machine, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
     """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
     as it is."""
     queries = query_ids_of(data, splits)
@@ -253,7 +261,7 @@ def with_question(out: Path, cluster: Cluster, *, data: Path, expanded: Path, sp
 
 @Description(part="expansions")
 def joined_expansions(
-    out: Path, cluster: Cluster, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
+    out: Path, machine: Machine, *, data: Path, expanded: list[Path], rankings: list[Path], ranks: list[Path]
 ) -> dict[str, Any]:
     """Join several generators' expansions of different queries, with `ranking.parquet`, what they retrieve, and
     `ranks.parquet`, their minimum answer ranks. Nothing is generated or retrieved again."""
@@ -269,7 +277,7 @@ def joined_expansions(
 
 
 @Description(part="query reranking")
-def chosen_queries(out: Path, cluster: Cluster, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
+def chosen_queries(out: Path, machine: Machine, *, data: Path, choices: Path, split: str) -> dict[str, Any]:
     """Write a collection in which each query of the split is the question with its chosen expansion.
 
     `choices` is what `choose` wrote; a query without a choice stays as it is. Documents are the same file.

@@ -11,7 +11,7 @@ from sparring.components.expansion import query_choice
 from sparring.components.expansion.expansions import expand_query
 from sparring.components.expansion.query_choice import CHOICE
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 STUDY = "study.json"
@@ -22,7 +22,7 @@ WON, LOST = 2, 1
 @Description(part="evaluation", shows=(STUDY,))
 def study(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     split: str,

@@ -17,7 +17,7 @@ from sparring.components.evaluation.measures import cutoff, per_query
 from sparring.components.files import replacing, write_json
 from sparring.components.retrieval.fusion import FITTED, FusionConfig, fuse
 from sparring.components.rng import keyed_int
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -29,7 +29,7 @@ QUERIES = 1000
 @Description(part="search", version=4)
 def fit_fusion(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     rankings: list[Path],

@@ -17,14 +17,14 @@ from sparring.components.expansion.expansions import FILE
 from sparring.components.files import replacing
 from sparring.components.retrieval import fusion
 from sparring.components.retrieval.fusion import FusionConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 
 @Description(part="search", version=3)
 def fuse(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     rankings: list[Path],
@@ -51,7 +51,7 @@ def fuse(
 @Description(part="search", version=3)
 def fuse_expansions(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     expanded: Path,

@@ -8,7 +8,7 @@ from sparring.components.data.groups import judged_queries, query_ids_of
 from sparring.components.data.tables import QRELS, RANKING, of_queries, read
 from sparring.components.evaluation.gate import GateConfig, decide, write_decision
 from sparring.components.retrieval.prior import WEIGHTS
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 MORE = "more updates of the ranker's warm-up (`ar2`: ranker.warm.train.updates, `adapt`: train.ranker.updates)"
@@ -28,7 +28,7 @@ def _refuses(data: Path, split: str) -> None:
 @Description(part="evaluation", version=2, refuses=_refuses)
 def gate(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path,

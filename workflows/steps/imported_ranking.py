@@ -18,7 +18,7 @@ from sparring.components.sources.dpr import IDS, passage_id
 from sparring.components.sources.forms import Form, other_form
 from sparring.components.sources.reading import Item, plain_or_gz, read_array, read_objects
 from sparring.components.sources.trec import read_ranking
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
@@ -48,7 +48,7 @@ class RankingFile(Config):
 
 @Description(part="search", version=3)
 def rank_from_file(
-    out: Path, cluster: Cluster, *, data: Path, split: str, k: int, config: RankingFile
+    out: Path, machine: Machine, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: a file's ranking of the split's queries, cut to `k` documents.
 

@@ -43,7 +43,7 @@ Clash = Callable[[Any, Any], Bad | None]
 
 
 @Description(part="data", version=2)
-def ingest(out: Path, cluster: Any, *, source: AnySource) -> dict[str, Any]:
+def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
     too, of training data `given.parquet`; of queries that are documents themselves `own.parquet`."""
     remove_leftovers(out)

@@ -17,8 +17,9 @@ from sparring.components.files import read_json, remove, replacing, write_json
 from sparring.components.retrieval import lucene, lucene_ids
 from sparring.components.retrieval.lucene import BM25Config, RM3Config
 from sparring.components.retrieval.lucene_search import Searcher
-from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.java import InChild
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
@@ -46,17 +47,17 @@ class VectorIndexConfig(LuceneIndexConfig):
 
 
 @Description(part="BM25")
-def lucene_index(out: Path, cluster: Cluster, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
+def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
-    most = cluster.machine_cores()
-    pool = Pool(workers=1, threads=min(most, (cluster.java.workers or most) * cluster.java.threads))
+    most = machine.cores
+    pool = Pool(workers=1, threads=min(most, (machine.cluster.java.workers or most) * machine.cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     map_shards(
         InChild,
         [Shard(INDEX, documents, {})],
         out=out,
-        cluster=cluster,
+        machine=machine,
         pool=pool,
         unit="documents",
         work=_Indexing,
@@ -75,20 +76,20 @@ def _refuses(data: Path, splits: list[str], k: int) -> None:
 
 @Description(part="BM25", version=2, refuses=_refuses)
 def lucene_search(
-    out: Path, cluster: Cluster, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
+    out: Path, machine: Machine, *, data: Path, index: Path, splits: list[str], k: int, config: BM25Config
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
 
     A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`, scores
     those of Lucene, before Pyserini rounds them and sets equal ones apart.
     """
-    return _searched(out, cluster, data=data, index=index, splits=splits, k=k, config=config)
+    return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config)
 
 
 @Description(part="BM25", version=2, refuses=_refuses)
 def lucene_feedback(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     index: Path,
@@ -99,13 +100,13 @@ def lucene_feedback(
 ) -> dict[str, Any]:
     """The same with relevance feedback by RM3, as Pyserini has it after `set_rm3`. The index has term vectors."""
     return _searched(
-        out, cluster, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
+        out, machine, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
     )
 
 
 def _searched(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     index: Path,
@@ -124,8 +125,8 @@ def _searched(
             InChild,
             shards,
             out=out,
-            cluster=cluster,
-            pool=cluster.java,
+            machine=machine,
+            pool=machine.cluster.java,
             unit="queries",
             work=_Retrieval,
             data=str(data),

@@ -20,7 +20,7 @@ from sparring.components.evaluation.gate import is_open
 from sparring.components.files import replacing
 from sparring.components.functions import FunctionRef
 from sparring.components.rng import keyed_rng
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
@@ -126,7 +126,7 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
 @Description(part="groups and negatives", version=2, refuses=_refuses)
 def mine(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,

@@ -8,7 +8,7 @@ from sparring.components.data.vectors import DocumentVectors, Lists, QueryVector
 from sparring.components.files import remove, save_array
 from sparring.components.neighbours.reciprocal import NeighboursConfig
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, Reranking, best, list_scores
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
 
@@ -19,7 +19,7 @@ QUERIES = 1024
 @Description(part="reranking by neighbours", version=2)
 def rerank_by_neighbours(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -42,8 +42,8 @@ def rerank_by_neighbours(
         len(lists.queries),
         QUERIES,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="queries",
         lists=out,
         vectors=vectors,

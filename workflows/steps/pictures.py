@@ -16,7 +16,7 @@ from sparring.components.data.vectors import DocumentVectors, Lists, QueryVector
 from sparring.components.evaluation.measures import mean_and_deviation
 from sparring.components.files import read_json, write_json
 from sparring.components.neighbours.reciprocal import NeighboursConfig, contexts_per_batch
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 PICTURES = "pictures.json"
@@ -35,7 +35,7 @@ class PicturesConfig(Config):
 @Description(part="evaluation", shows=(PICTURES,), heading="Labels and what was learned from them")
 def pictures(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -106,7 +106,7 @@ def pictures(
 
 @Description(part="evaluation", shows=(PICTURES,), heading="By {x}")
 def along(
-    out: Path, cluster: Cluster, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
+    out: Path, machine: Machine, *, results: Path, axis: str, curves: dict[str, dict[str, int]]
 ) -> dict[str, Any]:
     """Write `pictures.json`: each measure of some systems by their places on an axis, mean and deviation over seeds."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = {}

@@ -15,7 +15,7 @@ from sparring.components.data.tables import GROUPS, QRELS, RANKING, pieces, read
 from sparring.components.files import read_json, write_json
 from sparring.components.retrieval.prior import WEIGHTS, fit, scores_in
 from sparring.components.rng import keyed_int
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 WITHOUT_DEV = "hold some out (`data.hold_out: {dev: {share: 0.1}}`), or leave the prior out"
@@ -41,7 +41,7 @@ def _refuses(data: Path, split: str) -> None:
 
 @Description(part="scoring by the ranker", version=3, refuses=_refuses)
 def fit_prior(
-    out: Path, cluster: Cluster, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
+    out: Path, machine: Machine, *, data: Path, reranked: Path, priors: list[Prior], split: str, depth: int
 ) -> dict[str, Any]:
     """Write `weights.json`, the weight of the ranker's scores and of each prior's, and `ranking.parquet`, the split's
     reranked queries in the order of the sums.
@@ -83,7 +83,7 @@ def _note(weights: dict[str, float], split: str) -> str:
 
 @Description(part="scoring by the ranker", version=3)
 def add_prior(
-    out: Path, cluster: Cluster, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
+    out: Path, machine: Machine, *, reranked: Path, priors: list[Prior], weights: Path, depth: int
 ) -> dict[str, Any]:
     """Write `ranking.parquet`, the first `depth` documents of each query in the order of the sums, the others after
     them. `reranked` is what `rerank` wrote, to the same depth; `weights` what `fit_prior` did."""
@@ -94,7 +94,7 @@ def add_prior(
 
 @Description(part="scoring by the ranker", version=3)
 def teach_with_prior(
-    out: Path, cluster: Cluster, *, groups: Path, priors: list[Prior], weights: Path
+    out: Path, machine: Machine, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:
     """Write `groups.parquet` with the sums in place of the teacher's scores, which `score_groups` wrote."""
     path, own, sums = groups / "groups.parquet", _weights(weights, priors), [np.zeros(0)]

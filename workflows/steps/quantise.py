@@ -12,7 +12,7 @@ from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.quantised import Kind, Smaller
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
 from sparring.workflows.store.dag import Description
 
@@ -22,7 +22,7 @@ QUERIES = 1024
 
 @Description(part="search", droppable=("documents-*.npy",))
 def smaller_vectors(
-    out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
+    out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
@@ -36,8 +36,8 @@ def smaller_vectors(
         _Shrinking,
         work,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="documents",
         work=out,
         vectors=vectors,
@@ -49,7 +49,7 @@ def smaller_vectors(
 
 @Description(part="search")
 def rescore(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
+    out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, ranking: Path, k: int
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: each query's k best of the candidates in `ranking`, by their products with other
     vectors of the documents than those that found them. Ties are in order of id."""
@@ -61,8 +61,8 @@ def rescore(
         len(lists.queries),
         QUERIES,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="queries",
         lists=out,
         vectors=vectors,

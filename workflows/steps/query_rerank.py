@@ -17,7 +17,7 @@ from sparring.components.expansion.expansions import FILE
 from sparring.components.expansion.query_choice import PREDICTIONS
 from sparring.components.expansion.query_reading import PARTS, TOP
 from sparring.components.files import remove, replacing, save_array, write_array
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
 
@@ -35,7 +35,7 @@ class PredictConfig(Config):
 
 
 @Description(part="query reranking")
-def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
+def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
     """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
 
     The documents are the expanded queries. With a ranking, each query's first passage follows them, every passage once,
@@ -58,7 +58,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
 
 @Description(part="query reranking")
 def candidates_released(
-    out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranking: Path | None
+    out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
     """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
@@ -108,7 +108,7 @@ def _write(out: Path, documents: pa.Table, data: Path) -> None:
 @Description(part="query reranking", models="predicting")
 def predict(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     expanded: Path,
     candidates: Path,
@@ -123,14 +123,14 @@ def predict(
         len(names),
         config.shard,
         out=out,
-        cluster=cluster,
-        pool=cluster.scoring_pool(),
+        machine=machine,
+        pool=machine.cluster.scoring_pool(),
         unit="expansions",
         data=candidates,
         tokens=tokens,
         model=reranker / "model",
         config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
+        batch_tokens=machine.batch_tokens,
     )
     write(out / PREDICTED, pa.table([names, pa.array(scores)], names=PREDICTIONS.names), PREDICTIONS)
     remove(out, "part-*.npy")

@@ -15,7 +15,7 @@ from sparring.components.data.tables import ANSWERED, GROUPS, QRELS, RANKING, re
 from sparring.components.expansion.query_choice import mark_relevant
 from sparring.components.files import replacing
 from sparring.components.rng import keyed_rng
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 ROWS = 100_000
@@ -25,7 +25,7 @@ ROWS = 100_000
 @Description(part="groups and negatives")
 def ranked_pairs(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path,

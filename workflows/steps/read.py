@@ -18,7 +18,7 @@ from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, m
 from sparring.components.files import remove, write_array
 from sparring.components.models.reader_configs import ReadConfig
 from sparring.components.rng import keyed_int, keyed_sample
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_shards, row_shards
 from sparring.workflows.store.dag import Description
 
@@ -36,7 +36,7 @@ def _refuses(data: Path, split: str) -> None:
 
 @Description(part="reading", refuses=_refuses)
 def reading_groups(
-    out: Path, cluster: Cluster, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
+    out: Path, machine: Machine, *, data: Path, ranking: Path, split: str, passages: int, visits: int, seed: list[Any]
 ) -> dict[str, Any]:
     """Write what a reader is trained on: `groups.parquet`, questions with the first passages of their ranking, and a
     collection whose documents are the groups' answers, in the same order.
@@ -75,7 +75,7 @@ def reading_groups(
 @Description(part="reading", refuses=_refuses)
 def read_answers(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,
@@ -102,20 +102,20 @@ def read_answers(
     write_array(out / "pairs.npy", np.stack([queries[places[order]], documents[order]], 1))
     write_array(out / "offsets.npy", np.searchsorted(places[order], np.arange(len(names) + 1)))
     shards = row_shards(len(names), config.shard, "part-{:05d}.parquet")
-    cuda = cluster.cuda()
+    cuda = machine.cuda
     counted = map_shards(
         Answerer,
         shards,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="questions",
         gpu=cuda,
         tokens=tokens,
         model=reader / "model",
         work=out,
         config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cuda),
+        batch_tokens=machine.batch_tokens,
         cuda=cuda,
     )
     written = pa.concat_tables([pq.read_table(out / shard.file) for shard in shards])["answer"]
@@ -162,7 +162,7 @@ class Answerer:
 
 
 @Description(part="evaluation")
-def evaluate_answers(out: Path, cluster: Cluster, *, data: Path, answers: Path) -> dict[str, Any]:
+def evaluate_answers(out: Path, machine: Machine, *, data: Path, answers: Path) -> dict[str, Any]:
     """Write `per_query.parquet`: exact match and F1 of each answer that a reader wrote
     (`components.evaluation.exact_match`)."""
     written = read(answers / ANSWERS, WRITTEN)

@@ -13,7 +13,7 @@ from sparring.components.data import row_runs
 from sparring.components.data.groups import Groups, ids_of, measured_queries, rows_of, write_lists
 from sparring.components.data.tables import RANKING, TEXT, of_queries, write
 from sparring.components.files import remove, save_array, write_array
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
 
@@ -38,12 +38,12 @@ class RerankConfig(ScoreConfig):
 
 @Description(part="scoring by the ranker", models="scoring", version=2)
 def score_groups(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
+    out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:
     """The same groups with the ranker's scores as teacher."""
     unscored = Groups(groups / "groups.parquet", data)
     queries = np.repeat(unscored.queries, np.diff(unscored.offsets))
-    scores, counted = _score(out, cluster, tokens, ranker, queries, unscored.documents, config)
+    scores, counted = _score(out, machine, tokens, ranker, queries, unscored.documents, config)
     write_lists(groups / "groups.parquet", "teacher", scores, out / "groups.parquet")
     remove(out, "pairs.npy", "part-*.npy")
     return {"pairs": len(scores), **counted}
@@ -52,7 +52,7 @@ def score_groups(
 @Description(part="scoring by the ranker", models="scoring", version=2)
 def rerank(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,
@@ -71,7 +71,7 @@ def rerank(
     top, rest = table.filter(first), table.filter(pc.invert(first))
     queries = rows_of(top["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
     documents = rows_of(top["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
-    scores, counted = _score(out, cluster, tokens, ranker, queries, documents, config)
+    scores, counted = _score(out, machine, tokens, ranker, queries, documents, config)
     lowest = float(scores.min()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())
     table = pa.concat_tables(
@@ -92,7 +92,7 @@ def rerank(
 
 def _score(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     tokens: Path,
     ranker: Path,
     queries: np.ndarray,
@@ -113,14 +113,14 @@ def _score(
         len(distinct),
         config.shard,
         out=out,
-        cluster=cluster,
-        pool=cluster.scoring_pool(),
+        machine=machine,
+        pool=machine.cluster.scoring_pool(),
         unit="pairs",
         tokens=tokens,
         model=ranker / "model",
         pairs=out / "pairs.npy",
         config=config,
-        batch_tokens=cluster.batch_tokens(cuda=cluster.cuda()),
+        batch_tokens=machine.batch_tokens,
     )
     return scores[inverse], counted
 

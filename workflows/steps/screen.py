@@ -16,7 +16,7 @@ from sparring.components.files import replacing, write_json
 from sparring.components.retrieval import screening
 from sparring.components.retrieval.screening import REASONS, RankingRows, ScreenConfig
 from sparring.components.rng import keyed_rng
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 CASES = "cases.json"
@@ -30,7 +30,7 @@ ROWS = 1_000_000
 @Description(part="groups and negatives", shows=(CASES,), version=2)
 def screen(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     tokens: Path,

@@ -21,7 +21,8 @@ from sparring.components.data.vectors import document_shards, read_query_ids
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
 from sparring.components.retrieval import quantised, topk
 from sparring.components.retrieval.quantised import Kind, Smaller
-from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
@@ -116,7 +117,7 @@ def _refuses_index(factory: str) -> None:
 
 @Description(part="search", droppable=(INDEX,), refuses=_refuses_index)
 def faiss_index(
-    out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
+    out: Path, machine: Machine, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
 ) -> dict[str, Any]:
     """Write `index.faiss`, in which row i is document i.
 
@@ -127,13 +128,13 @@ def faiss_index(
     shards = document_shards(vectors)
     rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
     index.create(factory, dimension)
-    most = cluster.machine_cores()
-    pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))
+    most = machine.cores
+    pool = Pool(workers=1, threads=min(most, (machine.cluster.map.workers or most) * machine.cluster.map.threads))
     map_shards(
         _Indexing,
         [Shard(INDEX, rows, {})],
         out=out,
-        cluster=cluster,
+        machine=machine,
         pool=pool,
         unit="documents",
         vectors=str(vectors),
@@ -151,7 +152,7 @@ def _refuses(data: Path, k: int) -> None:
 @Description(part="search", version=2, refuses=_refuses)
 def search(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -176,8 +177,8 @@ def search(
     most = min(k + left_out.most, documents)
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
-        gpu = _on_gpu(cluster, index)
-        workers = cluster.workers(cluster.map, documents, gpu=True) if gpu and cluster.mode == "ray" else 1
+        gpu = _on_gpu(machine, index)
+        workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
         cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
         pieces = cut(len(query_ids), approximate=index is not None)
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
@@ -185,8 +186,8 @@ def search(
             _Searching,
             pieces + sampled,
             out=out,
-            cluster=cluster,
-            pool=cluster.map,
+            machine=machine,
+            pool=machine.cluster.map,
             unit="million scores",
             gpu=gpu,
             work=str(out),
@@ -207,7 +208,7 @@ def search(
 @Description(part="search", version=2, refuses=_refuses)
 def candidates(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     vectors: Path,
@@ -219,7 +220,7 @@ def candidates(
 ) -> dict[str, Any]:
     """`search` for so many times as many documents as are wanted, or all, of which `rescore` keeps the best `k`."""
     most = min(k * times, check_k(k, data))
-    return search(out, cluster, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
+    return search(out, machine, data=data, vectors=vectors, queries=queries, k=most, config=config, index=index)
 
 
 def _prepare(out: Path, data: Path, queries: int, sample: int) -> pa.Array:
@@ -268,14 +269,13 @@ def _pieces(
     return pieces
 
 
-def _on_gpu(cluster: Cluster, index: Path | None) -> bool:
-    if cluster.device == "cpu" or not cluster.cuda():
-        return False
-    if index is None:
-        return True
-    from sparring.components.retrieval.index import gpus
+def _on_gpu(machine: Machine, index: Path | None) -> bool:
+    """Whether the search runs on GPUs. Of an index the installed FAISS decides too: most builds know no GPU."""
+    if index is None or not machine.cuda:
+        return machine.cuda
+    from sparring.components.retrieval.index import built_for_gpus
 
-    return gpus() > 0
+    return built_for_gpus()
 
 
 def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:

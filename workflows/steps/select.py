@@ -11,13 +11,13 @@ from sparring.components.data.tables import QRELS, RANKING, of_queries, read
 from sparring.components.evaluation.measures import by_measure, per_query
 from sparring.components.evaluation.selection import FILE, selected
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 
 @Description(part="evaluation", version=5)
 def select(
-    out: Path, cluster: Cluster, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
+    out: Path, machine: Machine, *, data: Path, split: str, measure: str, systems: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Write `selection.json`: the best trained system and, as its baseline, the best untrained one by a measure's mean
     over the split's judged queries (`components.evaluation.selection`).

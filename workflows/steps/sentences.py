@@ -17,7 +17,7 @@ from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, m
 from sparring.components.evaluation.similarity import SimilarityConfig, cosines, per_pair, space
 from sparring.components.evaluation.transfer import TransferConfig, cross_validated, features, on_given_splits
 from sparring.components.files import write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 SIMILARITY = "similarity.json"
@@ -36,7 +36,7 @@ def _refuses_labels(data: Path, split: str | None) -> None:
 
 @Description(part="evaluation", version=2, shows=(SIMILARITY,), refuses=_refuses_pairs)
 def similarity(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
+    out: Path, machine: Machine, *, data: Path, vectors: Path, split: str, config: SimilarityConfig
 ) -> dict[str, Any]:
     """Write `per_query.parquet`, for each pair of the split a value whose mean is the correlation of cosines and
     ratings, and `similarity.json`. `vectors` are the sentences'."""
@@ -55,7 +55,7 @@ def similarity(
 
 @Description(part="evaluation", refuses=_refuses_labels)
 def transfer(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
+    out: Path, machine: Machine, *, data: Path, vectors: Path, split: str | None, config: TransferConfig
 ) -> dict[str, Any]:
     """Write `per_query.parquet`: whether a linear classifier over the frozen vectors gets an example right, and, where
     that is asked for, how often it does where its penalty is chosen by the example.

@@ -17,7 +17,7 @@ DEPTH = 10
 
 
 @Description(part="evaluation", shows=(SIZES,))
-def sizes(out: Path, cluster: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
     whole vectors that are among its own first 10.
 

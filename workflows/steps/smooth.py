@@ -28,7 +28,7 @@ from sparring.components.files import remove, replacing, save_array, write_array
 from sparring.components.neighbours.reciprocal import contexts_per_batch
 from sparring.components.neighbours.smoothing import SmoothingConfig
 from sparring.components.rng import keyed_sample
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_rows
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
@@ -60,7 +60,7 @@ class SmoothConfig(SmoothingConfig):
 
 @Description(part="soft labels", version=2)
 def contexts(
-    out: Path, cluster: Cluster, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
+    out: Path, machine: Machine, *, data: Path, tokens: Path, ranking: Path, split: str, config: ContextConfig
 ) -> dict[str, Any]:
     """Write `groups.parquet`: the ranking context of each query of the split, every relevant document with target 1.
 
@@ -137,7 +137,7 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
 
 @Description(part="soft labels", version=2)
 def smooth(
-    out: Path, cluster: Cluster, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
+    out: Path, machine: Machine, *, data: Path, vectors: Path, queries: Path, groups: Path, config: SmoothConfig
 ) -> dict[str, Any]:
     """The same groups with soft labels as targets, each group's summing to 1 (Algorithm 1).
 
@@ -152,8 +152,8 @@ def smooth(
         len(offsets) - 1,
         GROUPS_AT_ONCE,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="groups",
         work=out,
         vectors=vectors,

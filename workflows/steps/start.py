@@ -17,7 +17,7 @@ from sparring.components.models.configs import (
 )
 from sparring.components.models.generator_configs import GeneratorConfig
 from sparring.components.models.reader_configs import ReaderConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
@@ -33,7 +33,7 @@ def _refuses(config: StartConfig, encoder: Path | None) -> None:
 
 
 @Description(part="data", version=2, refuses=_refuses)
-def start(out: Path, cluster: Cluster, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
+def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | None = None) -> dict[str, Any]:
     """Write the model to `out/model`. With `encoder`, the artifact of another model, it begins from that one's encoder
     as it is now; else from the model that the config names."""
     model, tokenizer = _started(config, encoder)

@@ -13,14 +13,14 @@ from sparring.components.data.groups import queries_of
 from sparring.components.data.tables import ANSWERED, DOCUMENTS, GROUPS, QRELS, QUERIES, TEXT, read, write
 from sparring.components.expansion import expansions
 from sparring.components.expansion.targets import MOST_TITLES, TargetConfig, joined, sentence
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 
 @Description(part="expansions")
 def targets(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     data: Path,
     ranking: Path | None,

@@ -16,7 +16,7 @@ from sparring.components.data.token_store import TOKENIZER, store_digest
 from sparring.components.data.tokenizers import lengths_of, prompts_of, tokenizer_digest, tokenizer_file
 from sparring.components.expansion.expansions import link_or_copy
 from sparring.components.files import naming_damage, read_json, remove, replacing, write_array, write_json
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 
@@ -46,18 +46,18 @@ def check_lengths(asked: Mapping[str, int | None], config: TokenizeConfig) -> No
 
 
 @Description(part="data", version=3)
-def tokenize(out: Path, cluster: Cluster, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
+def tokenize(out: Path, machine: Machine, *, data: Path, model: Path, config: TokenizeConfig) -> dict[str, Any]:
     """Write the token ids of documents and queries, without special tokens (`components.data.token_store`).
 
     `documents.same.npy` names, for each document, the first one with the same tokens; `queries.same.npy` likewise.
     """
     check_lengths(lengths_of(model / "model"), config)
-    return _tokenized(out, cluster, ("documents", "queries"), data=data, model=model / "model", config=config)
+    return _tokenized(out, machine, ("documents", "queries"), data=data, model=model / "model", config=config)
 
 
 @Description(part="data")
 def tokenize_queries(
-    out: Path, cluster: Cluster, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
+    out: Path, machine: Machine, *, data: Path, model: Path, documents: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
     """The same for a collection that differs in its queries alone. `documents` is the token store of its documents,
     whose files are linked, or copied where the filesystem has no links."""
@@ -67,12 +67,12 @@ def tokenize_queries(
         if not (out / file.name).exists():
             with replacing(out / file.name) as path:
                 link_or_copy(file, path)
-    told = _tokenized(out, cluster, ("queries",), data=data, model=model / "model", config=config)
+    told = _tokenized(out, machine, ("queries",), data=data, model=model / "model", config=config)
     return {**told, "queries": told["queries"]["texts"]}
 
 
 def _tokenized(
-    out: Path, cluster: Cluster, tables: tuple[str, ...], *, data: Path, model: Path, config: TokenizeConfig
+    out: Path, machine: Machine, tables: tuple[str, ...], *, data: Path, model: Path, config: TokenizeConfig
 ) -> dict[str, Any]:
     """Write the token ids of some tables, and of which tokenizer they are; the summary."""
     shards, template = [], config.template if isinstance(config, TemplatedConfig) else None
@@ -85,8 +85,8 @@ def _tokenized(
         Tokenizer,
         shards,
         out=out,
-        cluster=cluster,
-        pool=cluster.map,
+        machine=machine,
+        pool=machine.cluster.map,
         unit="texts",
         data=data,
         model=model,

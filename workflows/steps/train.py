@@ -11,7 +11,8 @@ from sparring.components.timing import timed
 from sparring.components.training.config import LOG, TrainConfig
 from sparring.components.training.terms import declared
 from sparring.workflows.distributed import oom
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.cluster import TrainPool
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.worker_group import train_together
 from sparring.workflows.store import attempts, transfer
 from sparring.workflows.store.dag import Description
@@ -28,18 +29,18 @@ def _undivided(config: TrainConfig, workers: int) -> str:
     )
 
 
-def _unsharded(objective: str, cluster: Cluster) -> str:
+def _unsharded(objective: str, pool: TrainPool) -> str:
     """What is wrong with a training that is to be sharded; empty where it can be, or need not."""
-    if not cluster.train.shard or (cluster.train.workers or 1) == 1 or declared(objective, "shards") is not False:
+    if not pool.shard or (pool.workers or 1) == 1 or declared(objective, "shards") is not False:
         return ""
     why = f"the objective {objective} divides a batch itself"
     return f"train.shard in the profile (--cluster): {why}; accepted with it: false"
 
 
-def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
+def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
     """Workers that cannot share a batch, or a model."""
-    cluster = cluster.for_batch(config.batch // config.accumulate)
-    if wrong := _undivided(config, cluster.train.workers or 1) or _unsharded(objective, cluster):
+    pool = machine.for_batch(config.batch // config.accumulate).cluster.train
+    if wrong := _undivided(config, pool.workers or 1) or _unsharded(objective, pool):
         raise UserError(wrong)
 
 
@@ -54,7 +55,7 @@ def _refuses(objective: str, config: TrainConfig, cluster: Cluster) -> None:
 )
 def train(
     out: Path,
-    cluster: Cluster,
+    machine: Machine,
     *,
     objective: str,
     rows: Path,
@@ -73,9 +74,8 @@ def train(
     The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
     """
-    _refuses(objective, config, cluster)
-    cluster = cluster.for_batch(config.batch // config.accumulate)
-    cuda = cluster.cuda()
+    _refuses(objective, config, machine)
+    machine = machine.for_batch(config.batch // config.accumulate)
     task = {
         "out": out,
         "objective": objective,
@@ -87,13 +87,12 @@ def train(
         "seed": keyed_int(*seed),
         "config": config,
         "own": own,
-        "cluster": cluster,
-        "cuda": cuda,
+        "machine": machine,
     }
-    with oom.advise(oom.training_advice(cluster, cuda=cuda)):
-        if cluster.mode == "inline":
+    with oom.advise(oom.training_advice(machine)):
+        if machine.cluster.mode == "inline":
             return work(task)
-        summary = dict(train_together(work, task, cluster, gpu=cuda, storage=out))
+        summary = dict(train_together(work, task, machine, storage=out))
         shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train's own mark of what it may write to
     transfer.download(out, exact=True)
     return summary
@@ -117,8 +116,7 @@ def _trained(
     seed: int,
     config: TrainConfig,
     own: dict[str, Path | Config],
-    cluster: Cluster,
-    cuda: bool,
+    machine: Machine,
 ) -> dict[str, Any]:
     """Train on this node's files; the summary."""
     import torch
@@ -128,16 +126,17 @@ def _trained(
     from sparring.components.training.loop import train as run_loop
     from sparring.components.training.objective import ObjectiveInputs, make_objective
 
+    profile = machine.cluster
     transfer.download(out, exact=True)  # on every node the same checkpoint: the last that was sent
-    configure_process(cluster.train_threads())
+    configure_process(machine.train_threads)
     inputs = ObjectiveInputs(
         model=start / "model",
         rows=rows,
         data=data,
         tokens=tokens,
         losses=config.losses,
-        max_tokens=cluster.batch_tokens(cuda=cuda),
-        recompute=cluster.recompute,
+        max_tokens=machine.batch_tokens,
+        recompute=profile.recompute,
     )
     attempts.resume(out)
     made = make_objective(objective, inputs, seed=seed, **own)
@@ -158,15 +157,15 @@ def _trained(
         out=out,
         seed=seed,
         start=start,
-        device=torch.device("cuda" if cuda else "cpu"),
+        device=torch.device("cuda" if machine.cuda else "cpu"),
         dev=made.reading(dev) if dev is not None else None,
-        save_seconds=cluster.save_seconds,
+        save_seconds=profile.save_seconds,
         on_update=on_update,
         on_save=on_save,
         execution=Execution(
-            shard=cluster.train.shard,
-            gradient_checkpointing=cluster.train.gradient_checkpointing,
-            compile=cluster.train.compile == "auto",
+            shard=profile.train.shard,
+            gradient_checkpointing=profile.train.gradient_checkpointing,
+            compile=profile.train.compile == "auto",
         ),
     )
     if rank() == 0:

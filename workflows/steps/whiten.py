@@ -9,7 +9,7 @@ from sparring.components.config import UserError
 from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.files import replacing
 from sparring.components.models.whitening import whitening
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
 BLOCK = 50_000
@@ -17,7 +17,7 @@ BLOCK = 50_000
 
 
 @Description(part="encoding")
-def whiten(out: Path, cluster: Cluster, *, start: Path, vectors: Path) -> dict[str, Any]:
+def whiten(out: Path, machine: Machine, *, start: Path, vectors: Path) -> dict[str, Any]:
     """Write the retriever `start` to `out/model` with a projection that whitens what it made of some texts, its
     `vectors`. UserError for a retriever whose vectors are no plain states of one encoder."""
     import torch  # heavy

@@ -1,9 +1,9 @@
 """The graph of steps: what a step is, what identifies it, and which steps it depends on.
 
-A step is a function `f(out, cluster, *, ...inputs)` that fills the directory `out` and may return a JSON
+A step is a function `f(out, machine, *, ...inputs)` that fills the directory `out` and may return a JSON
 summary. Its inputs are other steps, configs and plain values; together with the function's name and version
 they are its identity, which decides its place in the store. So is the source of functions and modules that it names
-and that lie outside this repository. The cluster is not part of it.
+and that lie outside this repository. The machine is not part of it.
 """
 
 import hashlib
@@ -67,9 +67,9 @@ class Description:
     shows: tuple[str, ...] = ()
     """Files of the artifact that the report shows."""
     refuses: Callable[..., None] | None = None
-    """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at, where `cluster`
-    stands for the profile. A run asks as soon as they are there, so that nobody waits for steps before one that cannot
-    be done."""
+    """Raises UserError for inputs that the step refuses: `refuses(...)` names those that it looks at, where `machine`
+    stands for what the run runs on. A run asks as soon as they are there, so that nobody waits for steps before one
+    that cannot be done."""
     heading: str = ""
     """The report's heading over the charts of the artifact; `{x}` stands for the name of their horizontal axis."""
 
@@ -215,7 +215,7 @@ def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
     beginning = f"{_bound_by(label)}: {function.__name__} takes"
     if len(first) < 2 or set(first) & inputs.keys():
         return (
-            f"{beginning} {listing(first)} first; accepted: `out` and `cluster`, which a run gives, before its inputs"
+            f"{beginning} {listing(first)} first; accepted: `out` and `machine`, which a run gives, before its inputs"
         )
     return f"{beginning} {listing(takes)}; {'; '.join(wrong)}"
 

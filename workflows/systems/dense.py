@@ -12,7 +12,7 @@ from sparring.components.models import model_folder
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.quantised import Kind
 from sparring.components.systems.config import DenseStage as Stage
-from sparring.workflows.distributed.cluster import cores
+from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.encode import EncodeConfig, encode_queries
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.search import INDEX, SearchConfig, candidates, faiss_index, search

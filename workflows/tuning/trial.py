@@ -13,7 +13,7 @@ from sparring.components.config import UserError, parse
 from sparring.components.data.tables import read
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE
 from sparring.components.evaluation.selection import standard_error
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.worker_group import shut_down
 from sparring.workflows.running.executor import execute
 from sparring.workflows.running.refusals import asked_by_all
@@ -25,11 +25,10 @@ from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import TunedExperiment, Tuning
 from sparring.workflows.tuning.halving import time_of
-from sparring.workflows.tuning.share import Share
 from sparring.workflows.tuning.trials import Trial
 
 
-def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tracker: Tracker) -> None:
+def run_shared_steps(tuned: TunedExperiment, store: Store, machine: Machine, tracker: Tracker) -> None:
     """Run the steps that no key of the space changes, before the trials begin, on all processors."""
     space = tuned.tuning.space
     corners = [{name: values.ends[end] for name, values in space.items()} for end in (0, -1)]
@@ -44,7 +43,7 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tra
         count = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
         print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
         own = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
-        run_steps(waiting, store, cluster, tracker, later=own)
+        run_steps(waiting, store, machine, tracker, later=own)
     shut_down()  # this driver's training workers, whose processors the trials need
 
 
@@ -58,9 +57,6 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
     tuning = parse(Tuning, task["tree"]["tune"], where=task["path"])
     tuned = TunedExperiment(Path(task["path"]), task["tree"], Path(task["run"]), tuning)
     store = object_store.open_store(Path(task["store"]))
-    cluster = Share.of(
-        parse(Cluster, task["cluster"], where="cluster"), parts=task["concurrent"], capacity=task["capacity"]
-    )
     spent = {"seconds": about["seconds"], "steps": about["steps"]}
 
     def reach(number: int, value: float) -> None:
@@ -77,7 +73,7 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
         for number, steps in enumerate(systems[measured:], measured + 1):
             for node in pending(steps, store):
                 began = time.monotonic()
-                if execute(node, store, cluster, on_wait=lambda _: None):
+                if execute(node, store, task["machine"], on_wait=lambda _: None):
                     spent["seconds"] += time.monotonic() - began
                     spent["steps"] += 1
             reach(number, _measure(tuned, steps, store))

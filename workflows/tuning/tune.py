@@ -10,10 +10,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sparring.workflows.distributed.cluster import Cluster, read_cluster
-from sparring.workflows.distributed.nodes import check_nodes
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.tracking import open_tracker
@@ -21,12 +22,12 @@ from sparring.workflows.stages.config import EvaluateConfig
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import report
+from sparring.workflows.tuning.capacity import concurrent_trials, machine_capacity
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
 from sparring.workflows.tuning.first_trials import known_trials
 from sparring.workflows.tuning.monitor import Monitor
 from sparring.workflows.tuning.sampler import Sampler
 from sparring.workflows.tuning.session import run_trials
-from sparring.workflows.tuning.share import Share, concurrent_trials, machine_capacity
 from sparring.workflows.tuning.trial import error, measures, run_shared_steps, run_trial
 from sparring.workflows.tuning.trials import Trial, TrialTable
 
@@ -50,11 +51,7 @@ def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str
     _take_measures(tuned, table, store)
     draws = _add_known_trials(tuned, table)
     if draws or any(not trial.finished for trial in table.trials):
-        cluster = read_cluster(arguments.cluster)
-        if cluster.mode == "ray" and cluster.address:
-            check_nodes(cluster, store.root)
-        table.save()
-        _run(tuned, table, store, cluster, draws)
+        _run(tuned, table, store, read_cluster(arguments.cluster), draws)
     table.save()
     return _show(tuned, table, store, then)
 
@@ -106,22 +103,22 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     capacity = min(cluster.trials or machine_capacity(cluster.train.workers or 1), count)
-    ray_session(Share.of(cluster, parts=1, capacity=capacity))
+    machine = resolve_machine(cluster, store.root, trials=capacity)
+    table.save()
+    ray_session(cluster, trials=capacity)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the monitor tells of every trial that fails
-    concurrent = concurrent_trials(cluster, capacity, count)
+    concurrent = concurrent_trials(machine, capacity, count)
     task = {
         "path": str(tuned.path),
         "tree": tuned.tree,
         "run": str(tuned.run),
         "store": str(store.root),
-        "cluster": cluster.model_dump(mode="json"),
-        "concurrent": concurrent,
-        "capacity": capacity,
+        "machine": replace(machine, parts=concurrent),
     }
     optuna = tuned.optuna()
     with open_tracker(table.folder, cluster, table.identity) as tracker:
         if count > 1:
-            run_shared_steps(tuned, store, Share.of(cluster, parts=1, capacity=capacity), tracker)
+            run_shared_steps(tuned, store, machine, tracker)
         own = ", the first of them with the config as it is" if not all(trial.point for trial in waiting) else ""
         print(f"{count} trial{'s' if count > 1 else ''}{own}, {concurrent} at a time", file=sys.stderr, flush=True)
         sampler = Sampler(optuna, table, tuning.space, goal=tuning.goal, seed=tuning.seed) if optuna else None

@@ -11,9 +11,10 @@ from torch.nn import functional
 
 from sparring.components.config import UserError
 from sparring.components.losses.listwise import cross_entropy
+from sparring.components.objectives.parts.compatibility import check_training
 from sparring.components.objectives.ranker import Ranker
 from sparring.components.objectives.retriever import Retriever
-from sparring.components.training.config import TrainConfig, check_training
+from sparring.components.training.config import TrainConfig
 from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
 from tests.support.trainings import visits

@@ -15,7 +15,7 @@ from sparring.components.models.reader_configs import ReaderConfig
 from sparring.components.objectives.reader import ReaderObjective
 from sparring.components.training.objective import ObjectiveInputs
 from sparring.components.training.self_check import SelfCheckError
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.read import reading_groups
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from sparring.workflows.steps.train import train
@@ -105,15 +105,15 @@ def test_groups_and_answers_go_together(learning: dict[str, Path]) -> None:
         assert one.model.tokenizer.decode(ids, skip_special_tokens=True) == answers[at]
 
 
-def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Cluster) -> None:
+def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Machine) -> None:
     """The loss falls; two workers come to the same as one."""
 
-    def losses(name: str, cluster: Cluster, **config: Any) -> list[float]:
+    def losses(name: str, machine: Machine, **config: Any) -> list[float]:
         (tmp_path / name).mkdir()
         options = toy.train_config(batch=8, log_every=1, losses=[{"function": LIKELIHOOD}], clip=1.0, **config)
         train(
             tmp_path / name,
-            cluster,
+            machine,
             objective="reader",
             rows=learning["rows"],
             dev=None,
@@ -128,8 +128,8 @@ def test_it_learns(learning: dict[str, Path], tmp_path: Path, ray: Cluster) -> N
 
     many = losses("many", toy.INLINE, updates=12, learning_rate=2e-2)
     assert many[-1] < 0.8 * many[0]
-    for name, cluster in (("one", toy.INLINE), ("two", ray)):
-        losses(name, cluster, updates=3, learning_rate=1e-3)
+    for name, machine in (("one", toy.INLINE), ("two", ray)):
+        losses(name, machine, updates=3, learning_rate=1e-3)
     assert_close(tmp_path / "one", tmp_path / "two")
     assert Reader.load(tmp_path / "many" / "model").config.passage_tokens == 24
 

@@ -59,7 +59,7 @@ def test_it_is_known_what_faiss_has_on_a_gpu(factory):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("factory", [*KINDS, *sorted(ON_A_GPU - set(KINDS))])
 def test_every_kind_finds_on_a_gpu_what_it_finds_on_a_processor(vectors, factory, tmp_path):
-    if not index.gpus():
+    if not index.built_for_gpus():
         pytest.skip("FAISS has no GPU")
     built = index.build(factory, vectors[0], threads=1)
     cpu, gpu = (

@@ -16,7 +16,7 @@ import yaml
 
 from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.commands import search
-from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable, library
@@ -110,7 +110,7 @@ def test_search_needs_no_ray(played: Place, tmp_path: Path, monkeypatch: pytest.
     """It computes in this process, whatever the profile says of runs."""
     place = played.copy(tmp_path / "copy")
     tiny.write(place.folder / "inline.yaml", {"mode": "ray", "device": "auto"})
-    monkeypatch.setattr(clusters, "ray_session", None)
+    monkeypatch.setattr(machine, "ray_session", None)
     assert place("search", "barami comi", "-k", "3", *RETRIEVER) == 0
 
 

@@ -21,7 +21,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows import ROOT
-from sparring.workflows.distributed import cluster as clusters
+from sparring.workflows.distributed import machine
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.serving import deployment, running
 from sparring.workflows.serving.deployment import Service
@@ -146,7 +146,7 @@ def test_an_exported_system_is_served_until_it_is_asked_to_stop(
 
 def test_mistakes(place: Place, said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(running.TOKEN, raising=False)
-    monkeypatch.setattr(clusters, "ray_session", None)  # all are found before Ray is started
+    monkeypatch.setattr(machine, "ray_session", None)  # all are found before Ray is started
     monkeypatch.chdir(ROOT)
     (tmp_path / "token").write_text("short")
     with socket.socket() as taken:

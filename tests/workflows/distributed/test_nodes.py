@@ -13,28 +13,35 @@ import pytest
 from sparring.components.config import UserError
 from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.cluster import Cluster, TrainPool
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 
 
-def test_a_good_cluster_passes_and_nothing_is_left_in_its_store(ray: Cluster, tmp_path: Path) -> None:
-    nodes.check_nodes(ray, tmp_path / "store")
+@pytest.fixture
+def joined(ray: Machine) -> Cluster:
+    """The profile of a run that joins the session of the tests."""
+    return ray.cluster.model_copy(update={"address": "auto"})
+
+
+def test_a_good_cluster_passes_and_nothing_is_left_in_its_store(joined: Cluster, tmp_path: Path) -> None:
+    resolve_machine(joined, tmp_path / "store")
     assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_the_device_that_auto_chooses_is_printed(
-    ray: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    joined: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So that the user sees when GPU nodes are still starting and would not be used."""
-    nodes.check_nodes(ray.model_copy(update={"device": "auto"}), tmp_path / "store")
+    resolve_machine(joined.model_copy(update={"device": "auto"}), tmp_path / "store")
     assert capsys.readouterr().err == "device: auto: models run on CPUs: there are 0 GPUs\n"
-    nodes.check_nodes(ray, tmp_path / "store")
+    resolve_machine(joined, tmp_path / "store")
     assert capsys.readouterr().err == ""
 
 
-def test_a_store_in_a_missing_directory_is_refused(ray: Cluster, tmp_path: Path) -> None:
+def test_a_store_in_a_missing_directory_is_refused(joined: Cluster, tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"--store {tmp_path}/a/b: there is no {tmp_path}/a on the cluster; accepted: "
     ):
-        nodes.check_nodes(ray, tmp_path / "a" / "b")
+        resolve_machine(joined, tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,11 +50,13 @@ def test_a_node_that_does_not_see_the_store_is_refused(tmp_path: Path) -> None:
     assert problem == f"does not see {tmp_path}; the store must be on a filesystem that all nodes share"
 
 
-def test_a_node_with_other_packages_is_refused(ray: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_other_packages_is_refused(
+    joined: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = {**nodes.installed_versions(), "ray": "1.0", "no-such-package": "2.0"}
     monkeypatch.setattr(nodes, "installed_versions", lambda: here)
     with pytest.raises(UserError) as caught:
-        nodes.check_nodes(ray, tmp_path / "store")
+        resolve_machine(joined, tmp_path / "store")
     assert re.fullmatch(
         r"the cluster's node [\d.]+: its packages are not those of this machine: "
         r"ray 2\.60\.0 \(here: 1\.0\), no-such-package missing \(here: 2\.0\)\. Set up both from one checkout .*",
@@ -87,10 +96,10 @@ def test_a_node_with_another_python_is_refused(tmp_path: Path) -> None:
         ("cuda", "device: cuda is asked for, and there is no GPU"),
     ],
 )
-def test_a_cluster_that_stays_too_small_is_refused(ray: Cluster, tmp_path: Path, device: str, says: str) -> None:
-    about = {"address": "auto", "device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
+def test_a_cluster_that_stays_too_small_is_refused(joined: Cluster, tmp_path: Path, device: str, says: str) -> None:
+    about = {"device": device, "train": TrainPool(workers=999), "wait_seconds": 0}
     with pytest.raises(UserError, match=says):
-        nodes.check_nodes(ray.model_copy(update=about), tmp_path / "store")
+        resolve_machine(joined.model_copy(update=about), tmp_path / "store")
 
 
 class Growing:
@@ -130,7 +139,7 @@ def test_nodes_that_start_late_are_asked_for_and_waited_for(
     if kuberay:
         monkeypatch.setenv("RAY_USAGE_STATS_KUBERAY_IN_USE", "1")
     ray = Growing(0, 0, 8, 16, labels={} if kuberay else {"ray.io/node-group": "workers"})
-    nodes._wait_for_nodes(ray, SIXTEEN)
+    nodes.wait_for_nodes(ray, SIXTEEN)
     assert ray.size == 16
     assert requests == [[{"GPU": 1}] * 16, []]
     assert capsys.readouterr().err == f"waiting for nodes, {WAITING}"
@@ -138,7 +147,7 @@ def test_nodes_that_start_late_are_asked_for_and_waited_for(
 
 def test_the_wait_has_an_end(requests: list[Any]) -> None:
     ray = Growing(0, 8, labels={"ray.io/node-group": "workers"})
-    nodes._wait_for_nodes(ray, SIXTEEN)
+    nodes.wait_for_nodes(ray, SIXTEEN)
     assert ray.size == 8
     assert requests == [[{"GPU": 1}] * 16, []]
     assert 600 <= nodes.time.monotonic() <= 610
@@ -148,12 +157,12 @@ def test_a_cluster_to_which_nothing_adds_nodes_is_not_waited_for(
     requests: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ray = Growing(8, labels={})
-    nodes._wait_for_nodes(ray, SIXTEEN)
+    nodes.wait_for_nodes(ray, SIXTEEN)
     assert requests == []
     assert nodes.time.monotonic() == 0
     assert capsys.readouterr().err == ""
 
 
 def test_a_cluster_that_is_large_enough_is_not_waited_for(requests: list[Any]) -> None:
-    nodes._wait_for_nodes(Growing(16, labels={"ray.io/node-group": "workers"}), SIXTEEN)
+    nodes.wait_for_nodes(Growing(16, labels={"ray.io/node-group": "workers"}), SIXTEEN)
     assert requests == []

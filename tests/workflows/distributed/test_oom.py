@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import torch
 from sparring.components.config import UserError
 from sparring.workflows.distributed import oom, worker_group
 from sparring.workflows.distributed.cluster import Cluster, Pool, TrainPool
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.distributed.worker_group import train_together
 from tests.support import tiny, workers
+from tests.support.machines import changed
 from tests.support.tiny import ROOT, Said
 
 SLOW = pytest.mark.slow  # each begins a group of training workers
@@ -52,16 +55,18 @@ def test_errors_about_memory_are_recognised() -> None:
 def test_advice_names_keys_of_the_profile_with_their_values() -> None:
     """Only keys that make the step need less, as the profile is."""
     many = Cluster(map=Pool(workers=4), java=Pool(workers=2), train=TrainPool(workers=2), max_tokens_per_pass=512)
+    cpus = Machine(many, nodes=1, cores=4, cpus=4, gpus=0.0, memory=1e9)
+    gpus = replace(cpus, gpus=2.0)
     advice = {
-        oom.map_advice(many, many.map, model=True, cuda=False): [
+        oom.map_advice(cpus, many.map, model=True, gpu=False): [
             "max_tokens_per_pass (now 512)",
             "map.workers (now 4)",
         ],
-        oom.map_advice(many, many.map, model=True, cuda=True): ["max_tokens_per_pass (now 512)"],
-        oom.map_advice(many, many.java, model=False, cuda=False): ["java.workers (now 2)"],
-        oom.map_advice(many, Pool(workers=1), model=False, cuda=False): ["a machine with more of it"],
-        oom.training_advice(many, cuda=False): ["train.workers (now 2)", "recompute: true", "batch"],
-        oom.training_advice(many.model_copy(update={"recompute": True}), cuda=True): [
+        oom.map_advice(gpus, many.map, model=True, gpu=True): ["max_tokens_per_pass (now 512)"],
+        oom.map_advice(gpus, many.java, model=False, gpu=False): ["java.workers (now 2)"],
+        oom.map_advice(cpus, Pool(workers=1), model=False, gpu=False): ["a machine with more of it"],
+        oom.training_advice(cpus): ["train.workers (now 2)", "recompute: true", "batch"],
+        oom.training_advice(changed(gpus, {"recompute": True})): [
             "max_tokens_per_pass (now 512)",
             "batch",
         ],
@@ -85,7 +90,7 @@ def test_only_errors_about_memory_get_advice() -> None:
         raise MemoryError("a long story\nno room; cannot allocate")
 
 
-def asked(cluster: Cluster, out: Path, worker: type, **more: Any) -> str:
+def asked(machine: Machine, out: Path, worker: type, **more: Any) -> str:
     """What a map whose worker asks for too much says."""
     out.mkdir(exist_ok=True)
     with pytest.raises(RuntimeError) as caught:
@@ -93,8 +98,8 @@ def asked(cluster: Cluster, out: Path, worker: type, **more: Any) -> str:
             worker,
             [Shard("part", 1, {"number": 0})],
             out=out,
-            cluster=cluster,
-            pool=cluster.map,
+            machine=machine,
+            pool=machine.cluster.map,
             unit="texts",
             log=str(out.parent / "log"),
             **more,
@@ -107,15 +112,15 @@ def begun(folder: Path) -> int:
 
 
 def test_a_map_that_runs_out_of_memory_gives_advice(tmp_path: Path) -> None:
-    cluster = Cluster(mode="inline", device="cpu", max_tokens_per_pass=512)
-    text = asked(cluster, tmp_path / "out", workers.Hungry, batch_tokens=512)
+    machine = resolve_machine(Cluster(mode="inline", device="cpu", max_tokens_per_pass=512))
+    text = asked(machine, tmp_path / "out", workers.Hungry, batch_tokens=512)
     assert text == (
         "Unable to allocate 2.00 GiB for an array with shape (268435456,) and data type float64; to need less memory: "
         "lower max_tokens_per_pass (now 512), map.workers (now one a core) in the profile (--cluster)"
     )
 
 
-def test_through_ray_a_map_that_runs_out_of_memory_is_not_retried(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_a_map_that_runs_out_of_memory_is_not_retried(ray: Machine, tmp_path: Path) -> None:
     text = asked(ray, tmp_path / "out", workers.Hungry, batch_tokens=512)
     assert "Unable to allocate 2.00 GiB" in text
     assert text.endswith("lower max_tokens_per_pass (now 256), map.workers (now 2) in the profile (--cluster)")
@@ -132,13 +137,13 @@ def test_through_ray_a_map_that_runs_out_of_memory_is_not_retried(ray: Cluster, 
     ],
 )
 def test_a_training_is_retried_only_after_errors_that_may_pass(
-    ray: Cluster, tmp_path: Path, kind: str, error: type[Exception], says: str, times: int
+    ray: Machine, tmp_path: Path, kind: str, error: type[Exception], says: str, times: int
 ) -> None:
     """The loss of a neighbour is retried as often as the profile says; what every retry would meet is not."""
-    cluster = ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
+    machine = changed(ray, {"train": Pool(workers=1, threads=1), "retries": 1})
     task = {"kind": kind, "log": str(tmp_path / "log")}
     with pytest.raises(error, match=f"^{re.escape(says)}"):
-        train_together(workers.failing, task, cluster, gpu=False, storage=tmp_path)
+        train_together(workers.failing, task, machine, storage=tmp_path)
     worker_group.shut_down()
     assert begun(tmp_path) == times
 
@@ -172,12 +177,13 @@ import sys
 from pathlib import Path
 from tests.support import workers
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.distributed.session import stop_ray
 from sparring.workflows.distributed.shards import Shard, map_shards
 out = Path(sys.argv[1])
-cluster = Cluster(device="cpu", object_store_mb=100, map={"workers": 2})
+machine = resolve_machine(Cluster(device="cpu", object_store_mb=100, map={"workers": 2}))
 try:
-    map_shards(workers.Slow, [Shard("part", 1, {"number": 0})], out=out, cluster=cluster, pool=cluster.map,
+    map_shards(workers.Slow, [Shard("part", 1, {"number": 0})], out=out, machine=machine, pool=machine.cluster.map,
                unit="texts", log=str(out.parent / "log"))
 except Exception as error:
     (out.parent / "error").write_text(str(error))  # Ray writes to standard output too

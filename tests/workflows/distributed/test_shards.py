@@ -17,6 +17,7 @@ from sparring.components import timing
 from sparring.components.config import UserError
 from sparring.workflows.distributed import shard_worker, shards
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.running.executor import execute
 from sparring.workflows.store import attempts
@@ -25,7 +26,7 @@ from sparring.workflows.store.store import Store
 from tests.support import workers
 from tests.support.tiny import ROOT
 
-INLINE = Cluster(mode="inline")
+INLINE = resolve_machine(Cluster(mode="inline"))
 
 
 def pieces(count: int, **special: dict[str, Any]) -> list[Shard]:
@@ -34,14 +35,14 @@ def pieces(count: int, **special: dict[str, Any]) -> list[Shard]:
 
 
 def run(
-    out: Path, wanted: list[Shard], cluster: Cluster = INLINE, worker: type = workers.Noter, **constructor: Any
+    out: Path, wanted: list[Shard], machine: Machine = INLINE, worker: type = workers.Noter, **constructor: Any
 ) -> dict[str, float]:
     out.mkdir(exist_ok=True)
     return map_shards(
         worker,
         wanted,
         out=out,
-        cluster=cluster,
+        machine=machine,
         pool=Pool(workers=2),
         unit="texts",
         log=str(out.parent / "log"),
@@ -212,7 +213,7 @@ def test_batches_get_shorter_towards_the_end(count: int, workers: int, most: int
 # Through Ray
 
 
-def test_through_ray_counts_and_times_come_back(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_counts_and_times_come_back(ray: Machine, tmp_path: Path) -> None:
     timing.drain()
     assert run(tmp_path / "out", pieces(2, s0={"seconds": 0.3}), ray, workers.Counting) == {"texts": 20.0}
     spent = timing.seconds_by_kind(timing.drain())
@@ -220,7 +221,7 @@ def test_through_ray_counts_and_times_come_back(ray: Cluster, tmp_path: Path) ->
     assert spent["start"] > 0
 
 
-def test_through_ray_processes_stay_for_the_next_step(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_processes_stay_for_the_next_step(ray: Machine, tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         run(tmp_path / name / "out", pieces(4, **{f"s{n}": {"seconds": 0.5} for n in range(4)}), ray)
@@ -239,12 +240,12 @@ def test_the_actor_for_gpus_does_the_same(out: Path) -> None:
     assert json.loads((out / "part-7").read_text())["number"] == 7
 
 
-def mapping(out: Path, cluster: Any, *, special: dict[str, Any], worker: str) -> dict[str, float]:
+def mapping(out: Path, machine: Any, *, special: dict[str, Any], worker: str) -> dict[str, float]:
     """The map as a step."""
-    return run(out, pieces(5, **special), cluster, worker=getattr(workers, worker))
+    return run(out, pieces(5, **special), machine, worker=getattr(workers, worker))
 
 
-def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Cluster, out: Path) -> None:
+def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Machine, out: Path) -> None:
     """The shard of the killed process, the second of a batch of three, starts again in another process, and the first
     does not; the workers use this checkout's code."""
     run(out, pieces(12, s1={"die": True}), ray, words="hello")
@@ -257,7 +258,7 @@ def test_through_ray_every_shard_is_done_once_though_a_worker_is_killed(ray: Clu
     assert {line.split()[2] for line in lines} == {str(ROOT)}
 
 
-def test_through_ray_an_error_is_one_clear_line(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_an_error_is_one_clear_line(ray: Machine, tmp_path: Path) -> None:
     node = step("mapping", mapping, special={"s2": {"fail": True}}, worker="Noter")
     store = Store(tmp_path / "store")
     with pytest.raises(StepFailed) as caught:
@@ -273,7 +274,7 @@ def test_through_ray_an_error_is_one_clear_line(ray: Cluster, tmp_path: Path) ->
     assert set(log(store.path(node))) == {"0", "1", "2", "3", "4"}  # what ran beside the failure may have run twice
 
 
-def test_through_ray_no_shard_starts_after_a_failure(ray: Cluster, out: Path) -> None:
+def test_through_ray_no_shard_starts_after_a_failure(ray: Machine, out: Path) -> None:
     """Neither the rest of the failed shard's batch, nor that of the other process."""
     with pytest.raises(RuntimeError, match="the text cannot be read") as caught:
         run(out, pieces(24, s0={"fail": True}, **{f"s{n}": {"seconds": 0.5} for n in range(6, 24)}), ray)
@@ -286,7 +287,7 @@ def test_through_ray_no_shard_starts_after_a_failure(ray: Cluster, out: Path) ->
     del caught  # it has kept all frames until here, so that the garbage collector ended nothing
 
 
-def test_through_ray_each_shard_is_reported_at_once(ray: Cluster, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_through_ray_each_shard_is_reported_at_once(ray: Machine, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only when its batch or another shard is done: the first one ends last but one, and the second one, which
     follows in the same process, waits for the report of the first."""
     reported = out.parent / "reported"
@@ -296,13 +297,13 @@ def test_through_ray_each_shard_is_reported_at_once(ray: Cluster, out: Path, mon
     assert sorted(log(out)) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_through_ray_a_mistake_of_the_users_stays_one(ray: Cluster, out: Path) -> None:
+def test_through_ray_a_mistake_of_the_users_stays_one(ray: Machine, out: Path) -> None:
     with pytest.raises(UserError, match=r"^shard 2 is not as it should be$"):
         run(out, pieces(3, s2={"fail": "user"}), ray)
 
 
 @pytest.mark.slow
-def test_through_ray_a_worker_that_cannot_be_built_says_why(ray: Cluster, out: Path) -> None:
+def test_through_ray_a_worker_that_cannot_be_built_says_why(ray: Machine, out: Path) -> None:
     """And is not retried: another worker would meet the same error."""
     with pytest.raises(RuntimeError, match=r"^FileNotFoundError: there is no such model"):
         run(out, pieces(1), ray, worker=workers.Refusing)
@@ -310,7 +311,7 @@ def test_through_ray_a_worker_that_cannot_be_built_says_why(ray: Cluster, out: P
 
 
 @pytest.mark.slow
-def test_through_ray_a_worker_that_always_dies_fails_the_step(ray: Cluster, tmp_path: Path) -> None:
+def test_through_ray_a_worker_that_always_dies_fails_the_step(ray: Machine, tmp_path: Path) -> None:
     """Without a bound Ray would retry it for ever."""
     node = step("mapping", mapping, special={}, worker="Stillborn")
     with pytest.raises(StepFailed, match=r"^step 'mapping' failed: a worker's process died again and again"):

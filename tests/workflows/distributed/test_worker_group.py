@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from sparring.workflows.distributed import ray_train, worker_group
-from sparring.workflows.distributed.cluster import Cluster, Pool, cores
+from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.limits import cores
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.session import ray_session
 from sparring.workflows.distributed.task_queue import Failure, TaskQueue
 from sparring.workflows.distributed.worker_group import train_together
+from tests.support.machines import changed
 
 
 def play(scene: Any) -> Any:
@@ -126,17 +129,17 @@ def process_id(task: dict[str, Any]) -> int:
 
 
 @pytest.fixture
-def alone(ray: Cluster) -> Iterator[Cluster]:
+def alone(ray: Machine) -> Iterator[Machine]:
     """One worker, which may die once."""
-    yield ray.model_copy(update={"train": Pool(workers=1, threads=1), "retries": 1})
+    yield changed(ray, {"train": Pool(workers=1, threads=1), "retries": 1})
     worker_group.shut_down()
 
 
-def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Cluster, tmp_path: Path) -> None:
+def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Machine, tmp_path: Path) -> None:
     def ask(**task: Any) -> Any:
-        return train_together(process_id, task, alone, gpu=False, storage=tmp_path)
+        return train_together(process_id, task, alone, storage=tmp_path)
 
-    ray_session(alone)
+    ray_session(alone.cluster)
     before = set(threading.enumerate())
     first = ask()
     # A thread that still waited in Ray's C++ code when this process leaves Ray would write to memory that is freed.
@@ -148,30 +151,30 @@ def test_one_start_serves_all_tasks_until_a_worker_dies(alone: Cluster, tmp_path
 
 
 @pytest.mark.slow
-def test_when_one_of_two_dies_both_start_again(alone: Cluster, tmp_path: Path) -> None:
-    both = alone.model_copy(update={"train": Pool(workers=2, threads=1)})
+def test_when_one_of_two_dies_both_start_again(alone: Machine, tmp_path: Path) -> None:
+    both = changed(alone, {"train": Pool(workers=2, threads=1)})
     task = {"marker": str(tmp_path / "died")}
-    first = train_together(process_id, task, both, gpu=False, storage=tmp_path)
+    first = train_together(process_id, task, both, storage=tmp_path)
     assert (tmp_path / "died").exists()
-    assert train_together(process_id, {}, both, gpu=False, storage=tmp_path) != first
+    assert train_together(process_id, {}, both, storage=tmp_path) != first
 
 
 @pytest.mark.slow
-def test_on_a_cluster_workers_end_after_each_task(alone: Cluster, tmp_path: Path) -> None:
-    joined = alone.model_copy(update={"address": "a running cluster, as far as the group can tell"})
-    assert train_together(process_id, {}, joined, gpu=False, storage=tmp_path) > 0
+def test_on_a_cluster_workers_end_after_each_task(alone: Machine, tmp_path: Path) -> None:
+    joined = changed(alone, {"address": "a running cluster, as far as the group can tell"})
+    assert train_together(process_id, {}, joined, storage=tmp_path) > 0
     assert worker_group._groups == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(cores() < 2, reason="one core is enough for one training only")
-def test_two_trainings_at_once_have_different_workers(alone: Cluster, tmp_path: Path) -> None:
+def test_two_trainings_at_once_have_different_workers(alone: Machine, tmp_path: Path) -> None:
     """The next training uses the workers of one of them."""
     processes: dict[int, Any] = {}
 
     def ask(number: int) -> None:
         task = {"meets": [str(tmp_path / str(n)) for n in (number, 1 - number)]}
-        processes[number] = train_together(process_id, task, alone, gpu=False, storage=tmp_path)
+        processes[number] = train_together(process_id, task, alone, storage=tmp_path)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in (0, 1)]
     for thread in threads:
@@ -179,13 +182,13 @@ def test_two_trainings_at_once_have_different_workers(alone: Cluster, tmp_path: 
     for thread in threads:
         thread.join()
     assert processes[0] != processes[1]
-    assert train_together(process_id, {}, alone, gpu=False, storage=tmp_path) in processes.values()
+    assert train_together(process_id, {}, alone, storage=tmp_path) in processes.values()
 
 
-def test_an_error_comes_in_the_workers_own_words(alone: Cluster, tmp_path: Path) -> None:
-    never = alone.model_copy(update={"retries": 0})
+def test_an_error_comes_in_the_workers_own_words(alone: Machine, tmp_path: Path) -> None:
+    never = changed(alone, {"retries": 0})
     with pytest.raises(RuntimeError, match=r"^worker 0: ValueError: no such text\n"):
         train_together(
-            process_id, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, gpu=False, storage=tmp_path
+            process_id, {"marker": str(tmp_path / "failed"), "fail": "no such text"}, never, storage=tmp_path
         )
-    assert train_together(process_id, {}, never, gpu=False, storage=tmp_path) != os.getpid()
+    assert train_together(process_id, {}, never, storage=tmp_path) != os.getpid()

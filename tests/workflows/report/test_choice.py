@@ -19,7 +19,7 @@ EVEN = np.tile([1.0, 0.0], 50)
 
 
 def selecting(
-    out: Path, cluster: Any, *, values: dict[str, float], trained: list[str], costs: dict[str, int]
+    out: Path, machine: Any, *, values: dict[str, float], trained: list[str], costs: dict[str, int]
 ) -> dict[str, Any]:
     """Systems whose values differ by a constant, so that no difference is within its standard error."""
     of_each = {name: [EVEN + value] for name, value in values.items()}
@@ -28,7 +28,7 @@ def selecting(
     return {}
 
 
-def results(out: Path, cluster: Any, *, selection: Path) -> dict[str, Any]:
+def results(out: Path, machine: Any, *, selection: Path) -> dict[str, Any]:
     return {}
 
 

@@ -32,7 +32,7 @@ QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]
 
 
-def ingest(out: Path, cluster: Any) -> dict[str, Any]:
+def ingest(out: Path, machine: Any) -> dict[str, Any]:
     """Queries whose right document is `d<number>`; one text that is also markup."""
     names = [str(n) for n in range(QUERY_COUNT)]
     texts = [f"how is thing {n} done" for n in names]
@@ -48,7 +48,7 @@ def ingest(out: Path, cluster: Any) -> dict[str, Any]:
     return {"documents": len(documents)}
 
 
-def search(out: Path, cluster: Any, *, data: Path, skill: float, seed: int) -> dict[str, Any]:
+def search(out: Path, machine: Any, *, data: Path, skill: float, seed: int) -> dict[str, Any]:
     """Rankings with the right document first with a chance of `skill`, else anywhere or nowhere."""
     rng = np.random.default_rng([seed, 3])
     columns: dict[str, list[Any]] = {name: [] for name in RANKING.names}
@@ -64,7 +64,7 @@ def search(out: Path, cluster: Any, *, data: Path, skill: float, seed: int) -> d
     return {"queries": QUERY_COUNT}
 
 
-def train(out: Path, cluster: Any, *, data: Path, seed: int) -> dict[str, Any]:
+def train(out: Path, machine: Any, *, data: Path, seed: int) -> dict[str, Any]:
     (out / "weights").write_bytes(b"0" * 4096)
     return {"updates": 100}
 
@@ -186,7 +186,7 @@ def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_p
     assert cost["value"] == 0.5
 
 
-def sampled(out: Path, cluster: Any, *, data: Path, ranking: Path, queries: int) -> dict[str, Any]:
+def sampled(out: Path, machine: Any, *, data: Path, ranking: Path, queries: int) -> dict[str, Any]:
     """What a ranker that read a sample of the queries has."""
     asked = pa.array(measured_queries(data, "test", queries), TEXT)
     pq.write_table(of_queries(ranking / "ranking.parquet", RANKING, asked), out / "ranking.parquet")
@@ -354,7 +354,7 @@ def test_a_run_that_did_not_get_far_has_a_report_too(tmp_path: Path) -> None:
     assert "There are no measures yet" in (tmp_path / "run" / "report.html").read_text()
 
 
-def noted(out: Path, cluster: Any, *, seed: int, more: bool) -> dict[str, Any]:
+def noted(out: Path, machine: Any, *, seed: int, more: bool) -> dict[str, Any]:
     """A step with something to say."""
     return {"note": f"It took {seed}.5 tries" + (", and broke." if more else ".")}
 

@@ -19,7 +19,7 @@ from sparring.workflows.store.store import Store
 
 
 @Description(models="training", shows=(LOG,))
-def train(out: Path, cluster: Any, *, seed: int, lines: list[dict[str, float]]) -> dict[str, Any]:
+def train(out: Path, machine: Any, *, seed: int, lines: list[dict[str, float]]) -> dict[str, Any]:
     (out / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return {"updates": 4, "best": {"value": 0.5, "update": 2}}
 

@@ -21,17 +21,17 @@ BEFORE = {"q1": ["d5", "d1", "d31", "d0"], "q4": ["d8", "d9", "d2", "d3"]}
 AFTER = {"q1": ["d1", "d0", "d5", "d7"], "q4": ["d8", "d9", "d2", "d3"]}
 
 
-def ingest(out: Path, cluster: Any, *, source: str) -> None:
+def ingest(out: Path, machine: Any, *, source: str) -> None:
     for path in Path(source).glob("*.parquet"):
         shutil.copyfile(path, out / path.name)
 
 
-def tokenize(out: Path, cluster: Any, *, source: str) -> None:
+def tokenize(out: Path, machine: Any, *, source: str) -> None:
     for name in ("documents", "queries"):
         shutil.copyfile(Path(source) / f"{name}.same.npy", out / f"{name}.same.npy")
 
 
-def search(out: Path, cluster: Any, *, lists: dict[str, list[str]], of: Path | None) -> None:
+def search(out: Path, machine: Any, *, lists: dict[str, list[str]], of: Path | None) -> None:
     toy.write_ranking(out, lists)
 
 

@@ -18,7 +18,7 @@ from sparring.workflows.store.store import Store
 from tests.support import toy
 
 
-def ingest(out: Path, cluster: Any, *, source: str) -> None:
+def ingest(out: Path, machine: Any, *, source: str) -> None:
     for path in Path(source).glob("*.parquet"):
         shutil.copyfile(path, out / path.name)
     table = pq.read_table(out / "documents.parquet")
@@ -29,12 +29,12 @@ def ingest(out: Path, cluster: Any, *, source: str) -> None:
     pq.write_table(table.set_column(2, "text", pa.array(texts)), out / "documents.parquet")
 
 
-def tokenize(out: Path, cluster: Any, *, source: str) -> None:
+def tokenize(out: Path, machine: Any, *, source: str) -> None:
     for name in ("documents", "queries"):
         shutil.copyfile(Path(source) / f"{name}.same.npy", out / f"{name}.same.npy")
 
 
-def search(out: Path, cluster: Any) -> None:
+def search(out: Path, machine: Any) -> None:
     toy.write_ranking(out, {"q1": ["d5", "d1", "d31", "d0", "d30"], "q4": ["d8", "d9"]})
 
 

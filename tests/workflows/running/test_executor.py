@@ -54,7 +54,7 @@ def test_a_failure_is_one_line_that_names_the_file_with_the_traceback(store: Sto
     assert not failure.exists()
 
 
-def asks(out: Path, cluster: Any) -> None:
+def asks(out: Path, machine: Any) -> None:
     """A step that says which URL it asked."""
     raise OSError("no answer from https://me:swordfish@example.org/texts")
 
@@ -67,7 +67,7 @@ def test_a_failure_does_not_tell_a_password(store: Store) -> None:
     assert b"swordfish" not in b"".join(path.read_bytes() for path in store.path(node).rglob("*") if path.is_file())
 
 
-def writes(out: Path, cluster: Any) -> None:
+def writes(out: Path, machine: Any) -> None:
     """A step whose library says in words of its own that the disk is full."""
     raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -220,7 +220,7 @@ def test_the_record_says_how_the_artifact_was_made(store: Store) -> None:
     [({"count": object()}, "what is no JSON: Object of type object"), ([1], "list; accepted: a dictionary, or None")],
 )
 def test_a_summary_is_a_json_object(store: Store, summary: Any, says: str) -> None:
-    def summed(out: Path, cluster: Any) -> Any:
+    def summed(out: Path, machine: Any) -> Any:
         return summary
 
     with pytest.raises(StepFailed, match=f"step 'a step' failed: summed returned {says}"):

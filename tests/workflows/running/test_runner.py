@@ -12,6 +12,7 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine, resolve_machine
 from sparring.workflows.running.refusals import asked_by_all
 from sparring.workflows.running.runner import _chain_lengths, _run_parallel, run_steps
 from sparring.workflows.store.dag import Step, StepFailed, graph, in_phase, step
@@ -20,7 +21,15 @@ from sparring.workflows.store.progress import PROGRESS, Progress, read_progress
 from sparring.workflows.store.store import WRITTEN, Store
 from tests.support import steps
 
-TWO = Cluster(parallel_steps=2, device="cpu")
+INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
+
+
+def at_once(steps: int) -> Machine:
+    """The machine of a run of so many steps at once."""
+    return resolve_machine(Cluster(parallel_steps=steps, device="cpu"))
+
+
+TWO = at_once(2)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +53,7 @@ def test_each_step_runs_once_inputs_first(store: Store, most: int, capsys: pytes
     ab, cd = (step(f"{x.label}{y.label}", steps.join, parts=[x, y], options=None) for x, y in ((a, b), (c, d)))
     wanted = step("all", steps.join, parts=[ab, cd], options=None)
     waiting = pending([wanted], store)
-    executed = run_steps(waiting, store, Cluster(parallel_steps=most, device="cpu"))
+    executed = run_steps(waiting, store, at_once(most))
     assert executed == {node.fingerprint for node in graph([wanted])}
     assert (store.path(wanted) / "text").read_text() == "a b c d"
     assert {steps.calls(store.path(node)) for node in graph([wanted])} == {1}
@@ -57,7 +66,7 @@ def test_what_reads_nothing_of_the_run_comes_first(store: Store, capsys: pytest.
     """A mistake in the last of several collections is known before anything is made of the first."""
     a, b = texts("a", "b")
     made = [step(name, steps.join, parts=[one], options=None) for name, one in (("of a", a), ("of b", b))]
-    run_steps(pending(made, store), store, Cluster(parallel_steps=1, device="cpu"))
+    run_steps(pending(made, store), store, at_once(1))
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": done")[0] for line in said] == ["[1/4] a", "[2/4] b", "[3/4] of a", "[4/4] of b"]
 
@@ -69,7 +78,7 @@ def test_independent_steps_run_at_once(store: Store, tmp_path: Path) -> None:
     assert len(run_steps(nodes, store, TWO)) == 2
 
 
-def meets(out: Path, cluster: Any, *, ours: str, theirs: str) -> None:
+def meets(out: Path, machine: Any, *, ours: str, theirs: str) -> None:
     """Hold no processors, and wait until the other step has started too."""
     from sparring.workflows.distributed.resources import Resources, reserve
 
@@ -107,7 +116,7 @@ def test_a_title_has_the_phase_and_lines_stand_below_the_step_that_they_are_of(
 ) -> None:
     with in_phase("warm-up"):
         (node,) = texts("a")
-    run_steps([node], store, Cluster(mode="inline"), on_done=lambda node: [f"  {node.label}  RR@10 .500"])
+    run_steps([node], store, INLINE, on_done=lambda node: [f"  {node.label}  RR@10 .500"])
     done, score = capsys.readouterr().err.splitlines()
     assert done.startswith("[1/1 warm-up] a: done in ")
     assert score == "  a  RR@10 .500"
@@ -120,11 +129,11 @@ def test_after_a_failure_no_step_starts(store: Store, tmp_path: Path, most: int)
     good, late = texts("good", "late")
     after = step("after", steps.join, parts=[bad], options=None)
     with pytest.raises(StepFailed, match="step 'bad' failed: the reason"):
-        run_steps([bad, good, late, after], store, Cluster(parallel_steps=most, device="cpu"))
+        run_steps([bad, good, late, after], store, at_once(most))
     assert [store.is_done(node) for node in (good, late, after)] == [most == 2, False, False]
     (tmp_path / "mended").touch()
     left = pending([bad, good, late], store)
-    assert run_steps(left, store, Cluster(parallel_steps=most, device="cpu")) == {node.fingerprint for node in left}
+    assert run_steps(left, store, at_once(most)) == {node.fingerprint for node in left}
 
 
 def test_a_users_mistake_is_raised_as_it_is(store: Store, tmp_path: Path) -> None:
@@ -139,12 +148,12 @@ def test_what_a_step_refuses_is_found_before_what_else_it_needs_is_made(store: S
     long = step("long", steps.join, parts=[given], options=None)
     after = step("after", steps.join, parts=[long], options=None)
     bad = step("bad", steps.refuse, before=given, after=after, most=4)
-    cluster = Cluster(parallel_steps=most, device="cpu")
+    machine = at_once(most)
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
-        run_steps(pending([bad], store), store, cluster)
+        run_steps(pending([bad], store), store, machine)
     assert [store.is_done(node) for node in (given, long, after)] == [True, False, False]
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):  # nothing is done first
-        run_steps(pending([bad], store), store, cluster)
+        run_steps(pending([bad], store), store, machine)
     assert not store.is_done(long)
 
 
@@ -152,7 +161,7 @@ def test_what_a_later_step_refuses_is_found_too(store: Store) -> None:
     given, other = texts("given", "other")
     bad = step("bad", steps.refuse, before=given, after=other, most=4)
     with pytest.raises(UserError, match="bad: 5 characters; accepted: 4"):
-        run_steps([given, other], store, Cluster(mode="inline"), later=[bad])
+        run_steps([given, other], store, INLINE, later=[bad])
     assert not store.is_done(other)
 
 
@@ -168,17 +177,17 @@ def test_what_is_asked_of_all_graphs() -> None:
 
 def test_what_cannot_be_asked_fails_in_the_step(store: Store) -> None:
     (given,) = texts("given")
-    run_steps([given], store, Cluster(mode="inline"))
+    run_steps([given], store, INLINE)
     (store.path(given) / "text").unlink()
     bad = step("bad", steps.refuse, before=given, after=given, most=9)
     with pytest.raises(StepFailed, match=r"step 'bad' failed: .*No such file.*\(traceback: "):
-        run_steps(pending([bad], store), store, Cluster(mode="inline"))
+        run_steps(pending([bad], store), store, INLINE)
 
 
 def test_the_same_is_asked_once(store: Store) -> None:
     (given,) = texts("given")
     several = [step("bad", steps.refuse, before=given, after=after, most=5) for after in texts("a", "b", "c")]
-    run_steps(pending(several, store), store, Cluster(mode="inline"))
+    run_steps(pending(several, store), store, INLINE)
     assert (store.path(given) / "asked").read_text() == "once\n"
 
 
@@ -208,7 +217,7 @@ def test_a_step_that_another_driver_runs_is_shown_as_its_step(
 
     monkeypatch.setattr(Store, "locked", held)
     waits: list[float] = []
-    assert run_steps([node], store, Cluster(mode="inline"), on_waited=waits.append) == set()
+    assert run_steps([node], store, INLINE, on_waited=waits.append) == set()
     assert len(waits) == 1
     waits, done = capsys.readouterr().err.splitlines()
     assert waits == "[1/1] a: waiting for process 7 on vm, which is running this step"

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from sparring.workflows.distributed import cluster
 from sparring.workflows.running import tracking
 from sparring.workflows.running.tracking import STATE, Tracker, track_step
 from sparring.workflows.store.progress import Progress
@@ -260,7 +259,7 @@ def test_a_run_without_sinks_writes_no_files_for_them(beir: Path, encoder: Path,
 def test_a_sink_that_is_not_installed_is_refused_before_anything_runs(
     played: Place, tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(cluster, "is_installed", lambda _: False)
+    monkeypatch.setattr(tracking, "is_installed", lambda _: False)
     place = tiny.place(tmp_path, yaml.safe_load(played.config.read_text()), track=[kind])
     assert place("run", "--until", "data") == 2
     assert said()[1] == (

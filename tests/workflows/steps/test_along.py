@@ -19,7 +19,7 @@ from tests.support import toy
 CURVES = {"standard": {"six": 6, "one": 1}, "SamToNe": {"one, too": 1}, "nowhere": {"never measured": 2}}
 
 
-def results(out: Path, cluster: Any) -> None:
+def results(out: Path, machine: Any) -> None:
     """Two seeds of three systems, and of one that stands on no line."""
     values = {"one": (0.1, 0.3), "six": (0.5, 0.5), "one, too": (0.4, 0.6), "BM25": (0.9, 0.9)}
     rows = [

@@ -13,7 +13,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.answers import matcher, normalize
 from sparring.components.data.tables import ANSWERED, QUERIES, check, document_text
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import answers
 from sparring.workflows.steps.answers import AnswerConfig, answering
 from tests.support import tiny, toy
@@ -45,10 +45,10 @@ def ranking(tmp_path: Path) -> Path:
 
 
 def run(
-    out: Path, cluster: Cluster, data: Path, ranking: Path, splits: list[str], **config: Any
+    out: Path, machine: Machine, data: Path, ranking: Path, splits: list[str], **config: Any
 ) -> list[dict[str, Any]]:
     out.mkdir()
-    answering(out, cluster, data=data, ranking=ranking, splits=splits, config=AnswerConfig(**config))
+    answering(out, machine, data=data, ranking=ranking, splits=splits, config=AnswerConfig(**config))
     assert tiny.kept(out).keys() == {"ranking.parquet"}
     return check(pq.read_table(out / "ranking.parquet"), ANSWERED, what="ranking").to_pylist()
 
@@ -86,7 +86,7 @@ def test_nothing_found_bears_nothing(tmp_path: Path, asked: Path) -> None:
     assert run(tmp_path / "out", toy.INLINE, asked, ranking, ["test"]) == []
 
 
-def test_through_ray_it_is_the_same(tmp_path: Path, ray: Cluster, asked: Path, ranking: Path) -> None:
+def test_through_ray_it_is_the_same(tmp_path: Path, ray: Machine, asked: Path, ranking: Path) -> None:
     alone = run(tmp_path / "alone", toy.INLINE, asked, ranking, ["test"])
     assert run(tmp_path / "ray", ray, asked, ranking, ["test"]) == alone
 

@@ -17,7 +17,7 @@ from sparring.components.config import UserError
 from sparring.components.data.tables import RANKING, check
 from sparring.components.evaluation.measures import by_measure, per_query
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, best
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.choose_neighbours import ChooseConfig, _folds, _judged, chosen
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.support import toy
@@ -49,7 +49,7 @@ def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     def run(
         name: str = "out",
         *,
-        cluster: Cluster = toy.INLINE,
+        machine: Machine = toy.INLINE,
         split: str = "train",
         by: str | None = "dev",
         data: Path = data,
@@ -59,7 +59,7 @@ def choose(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = chosen(  # type: ignore[attr-defined]
             out,
-            cluster,
+            machine,
             data=data,
             vectors=vectors,
             queries=[vectors],
@@ -217,7 +217,7 @@ def test_a_split_to_choose_by_without_judgements_is_an_error(choose: Any) -> Non
         choose(by="validation")
 
 
-def test_two_workers_choose_as_one(choose: Any, ray: Cluster) -> None:
-    one, two = choose("one"), choose("two", cluster=ray)
+def test_two_workers_choose_as_one(choose: Any, ray: Machine) -> None:
+    one, two = choose("one"), choose("two", machine=ray)
     assert pq.read_table(one / "ranking.parquet").equals(pq.read_table(two / "ranking.parquet"))
     assert json.loads((one / "trials.json").read_text()) == json.loads((two / "trials.json").read_text())

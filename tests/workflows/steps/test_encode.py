@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from sparring.components.config import UserError
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import encode as module
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from tests.support import toy
+from tests.support.machines import changed
 from tests.support.power_cut import PowerCut, cut_power
 
 FULL = {"precision": "fp32", "vectors": "float32"}
@@ -25,11 +26,11 @@ def encoded(data: Path, tokens: Path, retriever: Path) -> Any:
     """Encodes the toy collection's documents and queries at one place; the summaries, and both vectors."""
 
     def run(
-        out: Path, *, cluster: Cluster = toy.INLINE, split: str = "train", **config: Any
+        out: Path, *, machine: Machine = toy.INLINE, split: str = "train", **config: Any
     ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         out.mkdir(exist_ok=True)
         inputs = {"data": data, "tokens": tokens, "retriever": retriever, "config": EncodeConfig(**{**FULL, **config})}
-        summary = {**encode_queries(out, cluster, split=split, **inputs), **encode_documents(out, cluster, **inputs)}
+        summary = {**encode_queries(out, machine, split=split, **inputs), **encode_documents(out, machine, **inputs)}
         files = sorted(out.glob("documents-*.npy"))
         assert not list(out.glob("part-*")) + list(out.glob("rows*"))
         return summary, np.concatenate([np.load(file) for file in files]), np.load(out / "queries.npy")
@@ -79,8 +80,8 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
         return real(self, side, rows)
 
     monkeypatch.setattr(module.Encoder, "vectors", counting)
-    cluster = toy.INLINE.model_copy(update={"max_tokens_per_pass": batch})
-    _, found, asked = encoded(tmp_path / "found", cluster=cluster, shard=shard)
+    machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
+    _, found, asked = encoded(tmp_path / "found", machine=machine, shard=shard)
     assert len(seen) == len(set(seen)) == 40 + 16
     np.testing.assert_allclose(found, documents, rtol=0, atol=1e-5)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-5)
@@ -140,8 +141,8 @@ def test_a_split_without_queries_is_a_mistake_that_changes_nothing(tmp_path: Pat
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Cluster) -> None:
+def test_through_ray_data_the_vectors_are_the_same(tmp_path: Path, encoded: Any, ray: Machine) -> None:
     _, wanted, queries = encoded(tmp_path / "inline", shard=9)
-    _, found, asked = encoded(tmp_path / "ray", shard=9, cluster=ray)
+    _, found, asked = encoded(tmp_path / "ray", shard=9, machine=ray)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
     np.testing.assert_allclose(asked, queries, rtol=0, atol=1e-6)

@@ -14,7 +14,7 @@ from sparring.components.config import UserError
 from sparring.components.data.tables import EXPANSIONS, QUERIES, check
 from sparring.components.expansion import expansions, feedback
 from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import choose, expand
 from sparring.workflows.steps.expand import FileConfig, expand_by_model, expand_from_file
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize, tokenize_queries
@@ -80,7 +80,7 @@ def test_an_interrupted_expansion_draws_only_what_is_left(
 
 
 def test_through_ray_it_is_the_same(
-    tmp_path: Path, data: Path, found: Path, ray: Cluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Path, found: Path, ray: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expand, "QUERIES_A_SHARD", 4)
     by_relevance(tmp_path / "inline", toy.INLINE, data, found, ["train"], draws="sentence")
@@ -103,7 +103,7 @@ def test_from_a_file(tmp_path: Path, data: Path) -> None:
 
 
 def test_several_models_write_for_what_each_has_not_seen(
-    tmp_path: Path, data: Path, ray: Cluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Path, ray: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = []
     for seed in (0, 1):
@@ -111,10 +111,10 @@ def test_several_models_write_for_what_each_has_not_seen(
         starts.append(toy.started(tmp_path / f"start {seed}", config))
     config = GenerateConfig(number=3, new_tokens=5, precision="fp32")
 
-    def write(name: str, cluster: Cluster, models: list[Path]) -> dict[str, list[str]]:
+    def write(name: str, machine: Machine, models: list[Path]) -> dict[str, list[str]]:
         out = place(tmp_path / name)
         summary = expand_by_model(
-            out, cluster, data=data, models=models, splits=["train", "test"], seed=[1], config=config
+            out, machine, data=data, models=models, splits=["train", "test"], seed=[1], config=config
         )
         assert summary["generated"] == 3 * 20
         assert 0 < summary["tokens"] <= 3 * 20 * 6

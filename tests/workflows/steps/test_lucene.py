@@ -18,6 +18,7 @@ from sparring.components.retrieval.lucene import BM25Config, RM3Config
 from sparring.components.sources.base import declared
 from sparring.workflows import ROOT
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps import lucene as step
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.steps.lucene import (
@@ -28,8 +29,9 @@ from sparring.workflows.steps.lucene import (
     lucene_search,
 )
 from tests.support import tiny, toy
+from tests.support.machines import changed
 
-INLINE = Cluster(mode="inline", device="cpu")
+INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
 WORDS = ["sea", "river", "rivers", "lake", "mountain", "mountains", "forest", "snow", "rain", "wind", "the", "of"]
 
 
@@ -68,8 +70,8 @@ def ranking(collection, index, tmp_path_factory):
     return retrieved(tmp_path_factory.mktemp("ranking"), INLINE, collection, index)
 
 
-def retrieved(out, cluster, collection, index, splits=("dev", "test")):
-    lucene_search(out, cluster, data=collection, index=index, splits=list(splits), k=20, config=BM25Config())
+def retrieved(out, machine, collection, index, splits=("dev", "test")):
+    lucene_search(out, machine, data=collection, index=index, splits=list(splits), k=20, config=BM25Config())
     return pq.read_table(out / "ranking.parquet")
 
 
@@ -125,11 +127,11 @@ def test_java_never_starts_here(ranking):
 
 
 def test_through_ray_the_same(monkeypatch, ray, collection, ranking, tmp_path):
-    cluster = ray.model_copy(update={"java": Pool(workers=2)})
+    machine = changed(ray, {"java": Pool(workers=2)})
     (tmp_path / "index").mkdir()
-    lucene_index(tmp_path / "index", cluster, data=collection, config=LuceneIndexConfig())
+    lucene_index(tmp_path / "index", machine, data=collection, config=LuceneIndexConfig())
     monkeypatch.setattr(step, "QUERIES_A_SHARD", 15)
-    assert retrieved(tmp_path, cluster, collection, tmp_path / "index").equals(ranking)
+    assert retrieved(tmp_path, machine, collection, tmp_path / "index").equals(ranking)
     assert "jnius" not in sys.modules
 
 

@@ -18,7 +18,7 @@ from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING, check
 from sparring.components.neighbours import reranking
 from sparring.components.neighbours.reciprocal import inner_products, scores
 from sparring.components.neighbours.reranking import NeighboursRerankConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import neighbours as step
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.support import plain_neighbours as plain
@@ -75,12 +75,12 @@ def ranking(tmp_path_factory: pytest.TempPathFactory, found: dict[str, list[str]
 @pytest.fixture
 def reranked(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
     def run(
-        name: str = "out", *, cluster: Cluster = toy.INLINE, over: Path = ranking, **config: Any
+        name: str = "out", *, machine: Machine = toy.INLINE, over: Path = ranking, **config: Any
     ) -> list[dict[str, Any]]:
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = rerank_by_neighbours(  # type: ignore[attr-defined]
             out,
-            cluster,
+            machine,
             data=data,
             vectors=vectors,
             queries=vectors,
@@ -177,10 +177,10 @@ def same(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
     return rows == others and scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
-def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Cluster, reranked: Any) -> None:
+def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Machine, reranked: Any) -> None:
     wanted = reranked()
     monkeypatch.setattr(step, "QUERIES", 5)
-    assert same(reranked(name="ray", cluster=ray), wanted)
+    assert same(reranked(name="ray", machine=ray), wanted)
 
 
 def test_an_interrupted_reranking_does_only_what_is_left(

@@ -14,12 +14,14 @@ from sparring.components.data.tables import DOCUMENTS, QUERIES
 from sparring.components.data.vectors import document_shards
 from sparring.components.retrieval import quantised
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps import search as searching
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
 from tests.support import toy
+from tests.support.machines import changed
 
-INLINE = Cluster(mode="inline", device="cpu")
+INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
 DOCS, ASKED, WIDTH, K = 400, 30, 32, 12
 
 
@@ -46,19 +48,19 @@ def places(tmp_path_factory):
     return folder
 
 
-def shrunk(places, out, dimensions, kind, cluster=INLINE):
+def shrunk(places, out, dimensions, kind, machine=INLINE):
     out.mkdir()
     summary = smaller_vectors(
-        out, cluster, vectors=places / "vectors", retriever=places / "retriever", dimensions=dimensions, kind=kind
+        out, machine, vectors=places / "vectors", retriever=places / "retriever", dimensions=dimensions, kind=kind
     )
     return out, summary
 
 
-def found(places, out, vectors, *, k=K, cluster=INLINE, index=None, config=None):
+def found(places, out, vectors, *, k=K, machine=INLINE, index=None, config=None):
     out.mkdir()
     search(
         out,
-        cluster,
+        machine,
         data=places / "data",
         vectors=vectors,
         queries=places / "vectors",
@@ -69,9 +71,9 @@ def found(places, out, vectors, *, k=K, cluster=INLINE, index=None, config=None)
     return out
 
 
-def rescored(places, out, vectors, ranking, *, cluster=INLINE):
+def rescored(places, out, vectors, ranking, *, machine=INLINE):
     out.mkdir()
-    rescore(out, cluster, data=places / "data", vectors=vectors, queries=places / "vectors", ranking=ranking, k=K)
+    rescore(out, machine, data=places / "data", vectors=vectors, queries=places / "vectors", ranking=ranking, k=K)
     return out
 
 
@@ -176,15 +178,15 @@ def test_all_documents_are_candidates_where_more_are_asked_for(places, tmp_path)
 
 def test_two_workers_are_one(monkeypatch, ray, places, tmp_path):
     """Whatever is cut how: vectors bit by bit, rankings document by document."""
-    two = ray.model_copy(update={"map": Pool(workers=2)})
+    two = changed(ray, {"map": Pool(workers=2)})
     one_rows = []
-    for name, cluster in (("one", INLINE), ("two", two)):
+    for name, machine in (("one", INLINE), ("two", two)):
         if name == "two":
             monkeypatch.setattr(searching, "ON_CPU", searching.ON_CPU._replace(queries=7, scores=7 * 100))
-        bits, _ = shrunk(places, tmp_path / f"{name} bits", None, "binary", cluster)
-        small, _ = shrunk(places, tmp_path / f"{name} int8", 16, "int8", cluster)
-        first = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, cluster=cluster)
-        out = rescored(places, tmp_path / f"{name} out", small, first, cluster=cluster)
+        bits, _ = shrunk(places, tmp_path / f"{name} bits", None, "binary", machine)
+        small, _ = shrunk(places, tmp_path / f"{name} int8", 16, "int8", machine)
+        first = found(places, tmp_path / f"{name} candidates", bits, k=4 * K, machine=machine)
+        out = rescored(places, tmp_path / f"{name} out", small, first, machine=machine)
         files = [np.load(path) for folder in (bits, small) for path in sorted(folder.glob("documents-*.npy"))]
         one_rows.append((np.concatenate([file.ravel().view(np.uint8) for file in files]), table(first), table(out)))
     np.testing.assert_array_equal(one_rows[0][0], one_rows[1][0])

@@ -13,7 +13,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.tables import QUERIES, write
 from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.read import ANSWERS, WRITTEN, Answerer, evaluate_answers, read_answers, reading_groups
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from tests.support import tiny, toy
@@ -35,17 +35,17 @@ def places(tmp_path_factory: pytest.TempPathFactory, data: Path) -> dict[str, Pa
     return {"data": asked, "tokens": folder / "tokens", "ranking": ranking, "reader": start}
 
 
-def said(out: Path, cluster: Cluster, places: dict[str, Path], **config: Any) -> dict[str, str]:
+def said(out: Path, machine: Machine, places: dict[str, Path], **config: Any) -> dict[str, str]:
     out.mkdir(exist_ok=True)
     options = ReadConfig(**{"precision": "fp32", "new_tokens": 6, "shard": 2, "passages": 3, **config})
-    summary = read_answers(out, cluster, **places, split="test", config=options)
+    summary = read_answers(out, machine, **places, split="test", config=options)
     assert tiny.kept(out).keys() == {ANSWERS}
     rows = pq.read_table(out / ANSWERS).to_pylist()
     assert summary["queries"] == len(rows)
     return {row["query_id"]: row["answer"] for row in rows}
 
 
-def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Path, ray: Cluster) -> None:
+def test_answers_in_one_process_and_on_ray(places: dict[str, Path], tmp_path: Path, ray: Machine) -> None:
     found = said(tmp_path / "inline", toy.INLINE, places)
     assert list(found) == ["q0", "q6", "q12", "q18"]
     assert found["q6"] == ""  # it found nothing to read

@@ -17,6 +17,7 @@ from sparring.workflows.steps import score as module
 from sparring.workflows.steps.score import RerankConfig, ScoreConfig, rerank, score_groups
 from sparring.workflows.steps.start import start
 from tests.support import toy
+from tests.support.machines import changed
 from tests.support.power_cut import PowerCut, cut_power
 
 ROWS = [
@@ -47,13 +48,13 @@ def alone(data: Path, tokens: Path, ranker: Path) -> Callable[[str, str], float]
 
 @pytest.fixture
 def judged(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
-    def run(name: str, rows: list[dict[str, Any]], *, cluster: Any = toy.INLINE, **config: Any) -> list[dict[str, Any]]:
+    def run(name: str, rows: list[dict[str, Any]], *, machine: Any = toy.INLINE, **config: Any) -> list[dict[str, Any]]:
         groups = toy.write_groups(tmp_path / "groups", rows)
         out = tmp_path / name
         out.mkdir(exist_ok=True)
         run.summary = score_groups(  # type: ignore[attr-defined]
             out,
-            cluster,
+            machine,
             data=data,
             tokens=tokens,
             groups=groups,
@@ -92,8 +93,8 @@ def test_shards_and_batches_do_not_matter_and_each_pair_is_scored_once(
         return real(self, rows)
 
     monkeypatch.setattr(module.Scorer, "scores", counting)
-    cluster = toy.INLINE.model_copy(update={"max_tokens_per_pass": batch})
-    found = judged("found", ROWS, cluster=cluster, shard=shard)
+    machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
+    found = judged("found", ROWS, machine=machine, shard=shard)
     assert len(seen) == len(set(seen)) == 9  # q4 with d4 stands twice
     for a, b in zip(found, wanted, strict=True):
         assert a["teacher"] == pytest.approx(b["teacher"], abs=1e-5)

@@ -14,11 +14,13 @@ from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING
 from sparring.components.data.vectors import document_shards
 from sparring.components.retrieval import topk
 from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps import search as step
 from sparring.workflows.steps.search import SearchConfig, faiss_index, search
 from tests.support import tiny, toy
+from tests.support.machines import changed
 
-INLINE = Cluster(mode="inline", device="cpu")
+INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
 DOCS, ASKED, WIDTH, K = 500, 41, 8, 25
 
 
@@ -73,9 +75,9 @@ def sorted_whole(data, vectors):
     return rows
 
 
-def ranked(out, cluster, data, vectors, *, config=None, index=None):
+def ranked(out, machine, data, vectors, *, config=None, index=None):
     summary = search(
-        out, cluster, data=data, vectors=vectors, queries=vectors, k=K, config=config or SearchConfig(), index=index
+        out, machine, data=data, vectors=vectors, queries=vectors, k=K, config=config or SearchConfig(), index=index
     )
     table = pq.read_table(out / "ranking.parquet")
     assert table.schema.equals(RANKING)
@@ -124,8 +126,8 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch, data, tmp_path, querie
 
 def test_through_ray_the_same(monkeypatch, ray, data, vectors, tmp_path):
     cut(monkeypatch, queries=10, scores=10 * 200)
-    cluster = ray.model_copy(update={"map": Pool(workers=2)})
-    _, rows = ranked(tmp_path, cluster, data, vectors)
+    machine = changed(ray, {"map": Pool(workers=2)})
+    _, rows = ranked(tmp_path, machine, data, vectors)
     assert rows == sorted_whole(data, vectors)
 
 

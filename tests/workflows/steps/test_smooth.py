@@ -17,7 +17,7 @@ from sparring.components.data.groups import Groups
 from sparring.components.data.tables import GROUPS, check
 from sparring.components.neighbours.smoothing import targets
 from sparring.components.rng import keyed_sample
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import smooth as step
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from tests.support import tiny, toy
@@ -53,13 +53,13 @@ def vectors(toys: Path, data: Path) -> Path:
 @pytest.fixture
 def smoothed(tmp_path: Path, data: Path, vectors: Path) -> Any:
     def run(
-        name: str = "out", rows: list[dict[str, Any]] = ROWS, *, cluster: Cluster = toy.INLINE, **config: Any
+        name: str = "out", rows: list[dict[str, Any]] = ROWS, *, machine: Machine = toy.INLINE, **config: Any
     ) -> list[dict[str, Any]]:
         groups = toy.write_groups(tmp_path / "groups", rows)
         (out := tmp_path / name).mkdir(exist_ok=True)
         run.summary = smooth(  # type: ignore[attr-defined]
             out,
-            cluster,
+            machine,
             data=data,
             vectors=vectors,
             queries=vectors,
@@ -154,10 +154,10 @@ def test_how_the_work_is_cut_does_not_matter(monkeypatch: pytest.MonkeyPatch, sm
         assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
 
 
-def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Cluster, smoothed: Any) -> None:
+def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Machine, smoothed: Any) -> None:
     wanted = smoothed(name="wanted")
     monkeypatch.setattr(step, "GROUPS_AT_ONCE", 2)
-    for row, other in zip(smoothed(cluster=ray), wanted, strict=True):
+    for row, other in zip(smoothed(machine=ray), wanted, strict=True):
         assert row["targets"] == pytest.approx(other["targets"], abs=1e-6)
 
 

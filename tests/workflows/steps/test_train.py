@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from sparring.components import timing
 from sparring.components.config import UserError
 from sparring.components.training.config import TemperatureConfig
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps.train import train
 from tests.support import toy
+from tests.support.machines import changed
 from tests.support.trainings import lines, updates_of_two_runs
 
 ROWS = [
@@ -39,7 +40,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
         place: str,
         *,
         objective: str = "retriever",
-        cluster: Cluster = toy.INLINE,
+        machine: Machine = toy.INLINE,
         dev: bool = False,
         vectors: Path | None = None,
         **config: Any,
@@ -48,7 +49,7 @@ def run(tmp_path: Path, data: Path, tokens: Path, retriever: Path, ranker: Path)
         defaults = {"losses": LOSSES, "log_every": 1} if objective == "retriever" else {"log_every": 1}
         return train(
             tmp_path / place,
-            cluster,
+            machine,
             objective=objective,
             rows=groups,
             dev=groups if dev else None,
@@ -110,9 +111,9 @@ def test_a_resumed_training_has_the_time_of_all_its_attempts(run: Any, monkeypat
 
 @pytest.mark.parametrize(("batch", "accumulate", "workers"), [(6, 4, 1), (6, 1, 4), (8, 4, 4)])
 def test_a_batch_that_cannot_be_shared_is_a_users_mistake(run: Any, batch: int, accumulate: int, workers: int) -> None:
-    cluster = toy.INLINE.model_copy(update={"train": toy.INLINE.train.model_copy(update={"workers": workers})})
+    machine = changed(toy.INLINE, {"train": toy.INLINE.cluster.train.model_copy(update={"workers": workers})})
     with pytest.raises(UserError, match=f"batch: {batch} rows cannot be shared evenly among {workers} workers"):
-        run("a", batch=batch, accumulate=accumulate, cluster=cluster)
+        run("a", batch=batch, accumulate=accumulate, machine=machine)
 
 
 @pytest.fixture
@@ -123,12 +124,12 @@ def coder(tmp_path: Path, data: Path, tokens: Path, retriever: Path, vectors: Pa
     ]
     groups = toy.write_groups(tmp_path / "soft", rows)
 
-    def trained(place: str, *, cluster: Cluster = toy.INLINE, **config: Any) -> dict[str, Any]:
+    def trained(place: str, *, machine: Machine = toy.INLINE, **config: Any) -> dict[str, Any]:
         (tmp_path / place).mkdir(exist_ok=True)
         defaults = {"losses": [{"function": "components.losses.listwise.divergence"}], "log_every": 1}
         return train(
             tmp_path / place,
-            cluster,
+            machine,
             objective="coder",
             rows=groups,
             dev=groups,
@@ -150,10 +151,10 @@ def vectors(tmp_path: Path) -> Path:
     return toy.write_document_vectors(folder, [np.random.default_rng(0).standard_normal((40, 32)).astype(np.float16)])
 
 
-def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray: Cluster) -> None:
+def test_two_workers_train_queries_alone_as_one(coder: Any, tmp_path: Path, ray: Machine) -> None:
     """Losses, what is seen of the development table, and moments; the temperature is among them."""
     look = {"every": 2, "from_start": True, "measure": "loss"}
-    summary = coder("ray", cluster=ray, updates=4, batch=6, validate_on_dev=look)
+    summary = coder("ray", machine=ray, updates=4, batch=6, validate_on_dev=look)
     coder("inline", updates=4, batch=6, validate_on_dev=look)
     assert summary["workers"] == 2
     a, b = lines(tmp_path / "ray"), lines(tmp_path / "inline")
@@ -181,8 +182,8 @@ def test_an_objective_that_is_given_what_it_does_not_take_says_so(run: Any, tmp_
         run("out", vectors=vectors)
 
 
-def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray: Cluster) -> None:
-    summary = run("ray", cluster=ray, updates=3, batch=6)
+def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray: Machine) -> None:
+    summary = run("ray", machine=ray, updates=3, batch=6)
     run("inline", updates=3, batch=6)
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):
@@ -194,10 +195,10 @@ def test_two_workers_of_ray_train_are_one_process(run: Any, tmp_path: Path, ray:
 
 
 def test_two_workers_of_ray_train_with_a_part_of_each_layer_are_one_process(
-    run: Any, tmp_path: Path, ray: Cluster
+    run: Any, tmp_path: Path, ray: Machine
 ) -> None:
-    sharded = ray.model_copy(update={"train": ray.train.model_copy(update={"shard": True})})
-    summary = run("ray", cluster=sharded, updates=3, batch=6)
+    sharded = changed(ray, {"train": ray.cluster.train.model_copy(update={"shard": True})})
+    summary = run("ray", machine=sharded, updates=3, batch=6)
     run("inline", updates=3, batch=6)
     assert summary["workers"] == 2
     for a, b in zip(lines(tmp_path / "ray"), lines(tmp_path / "inline"), strict=True):

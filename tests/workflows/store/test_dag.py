@@ -224,7 +224,7 @@ def test_what_a_run_gives_itself_comes_first() -> None:
     def closure(out: Path, data: Path) -> None: ...
 
     with pytest.raises(
-        UserError, match="closure takes out, data first; accepted: `out` and `cluster`, which a run gives"
+        UserError, match="closure takes out, data first; accepted: `out` and `machine`, which a run gives"
     ):
         step("a", closure, data="x")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.store.dag import Description, step
 from sparring.workflows.store.planner import pending, states
 from sparring.workflows.store.store import FAILURE, LOCK, RECORD, Store
@@ -44,8 +45,8 @@ def test_a_deep_graph(store: Store) -> None:
 
 def test_the_cluster_is_no_part_of_the_identity(store: Store) -> None:
     node = step("a", steps.write, text="a")
-    assert run([node], store, Cluster(mode="inline"))
-    assert not run([node], store, Cluster(mode="ray", device="cpu"))
+    assert run([node], store, resolve_machine(Cluster(mode="inline")))
+    assert not run([node], store, resolve_machine(Cluster(mode="ray", device="cpu")))
     assert store.record(node)["cluster"]["mode"] == "inline"
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from sparring.workflows.command_line import main, parser
 from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.runner import run_steps
 from sparring.workflows.running.tracking import Tracker
@@ -129,7 +130,11 @@ def test_a_file_that_only_a_trial_has_must_be_as_it_was(beir: Path, encoder: Pat
     place = tiny.place(tmp_path, tree(beir, encoder, **options))
     tuned = read_tuning(parser().parse_args(place.words("tune")))
     nodes = graph(one for seeds in tuned.measure_steps(tuned.experiment({MODEL: str(other)})) for one in seeds)
-    run_steps([node for node in nodes if node.label == "start retriever"], Store(place.store), Cluster(**tiny.INLINE))
+    run_steps(
+        [node for node in nodes if node.label == "start retriever"],
+        Store(place.store),
+        resolve_machine(Cluster(**tiny.INLINE)),
+    )
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
     said()
     assert place("tune") == 2

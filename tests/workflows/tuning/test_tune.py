@@ -18,13 +18,13 @@ import yaml
 
 from sparring.components.config import UserError
 from sparring.workflows.command_line import main, parser
-from sparring.workflows.distributed.cluster import Cluster
+from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.experiments import loading
 from sparring.workflows.report.run_folder import RunFolder
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
-from sparring.workflows.tuning import share, tune
+from sparring.workflows.tuning import tune
 from sparring.workflows.tuning.config import read_tuning
 from sparring.workflows.tuning.report import format_value
 from tests.support import tiny
@@ -54,7 +54,7 @@ def records(place: Place, function: str = "*") -> dict[str, tuple[float, float]]
 
 
 @pytest.fixture(scope="module")
-def halved(ray: Cluster, beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def halved(ray: Machine, beir: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A tuning of four trials, two at a time, of which ASHA stops the worse half."""
     folder = tmp_path_factory.mktemp("tuned")
     place = tiny.place(folder, tree(beir, encoder, scheduler="asha", reduction_factor=2), trials=2)
@@ -126,8 +126,7 @@ def test_a_run_with_the_values_of_a_stopped_trial_does_what_is_left(halved: Plac
 
 
 def test_a_repeated_command_does_nothing(halved: Place, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tune, share):
-        monkeypatch.setattr(module, "ray_session", None)  # Ray is not even started
+    monkeypatch.setattr(tune, "resolve_machine", None)  # Ray is not even started
     before, done = records(halved), trials(halved)
     best = run_tuning(halved)
     assert (records(halved), trials(halved)) == (before, done)
@@ -310,7 +309,7 @@ OPTUNA = {"search": "optuna", "space": {GAME: {"loguniform": [1e-5, 1e-2]}}, "tr
 
 
 def test_a_split_that_is_not_there_is_told_before_the_shared_steps(
-    ray: Cluster, beir: Path, encoder: Path, tmp_path: Path
+    ray: Machine, beir: Path, encoder: Path, tmp_path: Path
 ) -> None:
     place = tiny.place(tmp_path, tree(beir, encoder, split="val"), trials=2)
     with pytest.raises(UserError, match="split 'val' has no query with a relevant document; splits that have some"):
@@ -378,7 +377,7 @@ def test_ctrl_c_ends_a_tuning_in_a_line(beir: Path, encoder: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_optuna_draws_while_trials_run_and_resumes(ray: Cluster, beir: Path, encoder: Path, tmp_path: Path) -> None:
+def test_optuna_draws_while_trials_run_and_resumes(ray: Machine, beir: Path, encoder: Path, tmp_path: Path) -> None:
     """Through Ray Tune; a repeated command with more trials keeps those that are done and draws others."""
     space = {WARM: {"loguniform": [1e-5, 1e-2]}}
     asked = tree(beir, encoder, search="optuna", space=space, systems=["warm retriever"], trials=2)

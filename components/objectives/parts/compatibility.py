@@ -1,0 +1,89 @@
+"""Whether an objective can learn with a config's losses from the groups that a training has."""
+
+from sparring.components.config import listing
+from sparring.components.needs import CANDIDATES
+from sparring.components.training.config import TrainConfig
+from sparring.components.training.terms import LossTerm, declared, losses_for
+
+GROUP, PASSES = "group", "passes"
+"""The views that may have a teacher: each query's own candidates, and two passes of a ranker over them."""
+
+
+def check_training(
+    objective: str,
+    config: TrainConfig,
+    label: str,
+    *,
+    taught: bool = True,
+    dev_taught: bool = True,
+    dimensions: int | None = None,
+) -> None:
+    """Check a training by the declarations of its objective and its losses, and by its groups.
+
+    `taught` says whether the groups have a teacher's scores, `dev_taught` whether those that it is validated on have
+    them, `dimensions` how many numbers a vector has, where that is known. ValueError for a view or a validation measure
+    that the objective does not have, for a loss that needs scores which its view does not have, and for more dimensions
+    than there are.
+    """
+    views, look = declared(objective, "views"), config.validate_on_dev
+    prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "scores_of") or {}
+    own = "." in objective  # the user's, of which only what it declares is known
+    for term in config.losses:
+        if views is not None and term.over not in views:
+            raise ValueError(
+                f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
+            )
+        there = kinds.get(term.over, None if own else CANDIDATES)
+        if there is not None and term.needs.of != there:
+            raise ValueError(
+                f"{label}: losses: {term.function} reads scores of {term.needs.of}, and `over: {term.over}` of the "
+                f"objective {objective} has scores of {there}. Use a loss for these, such as {losses_for(there)[0]}."
+            )
+        if term.dimensions is not None and views is not None and term.over not in prefixes:
+            raise ValueError(
+                f"{label}: losses: dimensions: {term.over!r} of the objective {objective} has no vectors "
+                f"to cut; accepted: null, or `over:` {listing(prefixes)}"
+            )
+        longest = max(term.dimensions or [0])
+        if dimensions is not None and longest > dimensions:
+            raise ValueError(
+                f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
+                "accepted: at most these"
+            )
+        if not own:
+            _check_scores(term, objective, label, taught=taught)
+    measures = [*(declared(objective, "measures") or ()), "loss"]
+    if look is not None and look.measure not in measures:
+        raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
+    if look is not None and look.measure == "loss" and not dev_taught:
+        loss = next((one.function for one in config.losses if one.over != PASSES and one.needs.teacher), None)
+        if loss is not None:
+            measures.remove("loss")
+            raise ValueError(
+                f"{label}: validate_on_dev: measure: loss: {loss} reads a teacher's scores, and the groups of "
+                f"{look.split} have none. Use one of these measures: {listing(measures)}."
+            )
+
+
+def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -> None:
+    """ValueError if a loss needs a part of the scores that its view in one of our objectives does not have."""
+    views, joined = declared(objective, "views") or (), declared(objective, "blocks") or ()
+    where = f"`over: {term.over}` of the objective {objective}"
+    if term.over != PASSES and not (taught and term.over == GROUP) and term.needs.teacher:
+        passes = f", or `over: {PASSES}`, whose teacher is the second pass" if PASSES in views else ""
+        if taught and GROUP in views:
+            there = f"{where} has none. Use `over: {GROUP}`: a teacher has scored each query's own candidates."
+        elif GROUP in views:
+            there = (
+                "these groups have none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, "
+                f"simlm), or, if the collection's source has scores, `given: scores`{passes}."
+            )
+        else:
+            there = f"{where} has none. Use a loss without a teacher."
+        raise ValueError(f"{label}: losses: {term.function} reads a teacher's scores, and {there}")
+    if term.over not in joined and term.needs_blocks:
+        use = f"Use `over: {listing(joined)}`" if joined else "Use another loss"
+        raise ValueError(
+            f"{label}: losses: {term.function} reads scores among queries or among documents, and {where} has none. "
+            f"{use}."
+        )

@@ -1,0 +1,176 @@
+"""The machine: the processors and the memory that a run has found. It is resolved once, when the run starts.
+
+A step takes its number of workers, its device and its threads from here. So a node that dies during a run cannot turn a
+run on GPUs into a run on CPUs: the step waits for the GPU, or fails.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from sparring.components.config import UserError
+from sparring.workflows.distributed import limits, nodes
+from sparring.workflows.distributed.cluster import Cluster, Pool
+from sparring.workflows.distributed.resources import Resources
+from sparring.workflows.distributed.session import ray_session
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run runs on: the profile, and what was found for it.
+
+    Example: `resolve_machine(Cluster(mode="inline"))`
+    """
+
+    cluster: Cluster
+    """The profile that was resolved."""
+    nodes: int
+    """Number of nodes."""
+    cores: int
+    """Cores of the largest node: no worker can have more threads."""
+    cpus: int
+    """CPUs of all nodes for maps over shards. A Ray that starts for the run has more logical ones (`session`)."""
+    gpus: float
+    """GPUs of all nodes that models run on: 0 with `device: cpu`."""
+    memory: float
+    """Bytes of memory of the smallest node."""
+    devices: tuple[str, ...] = ()
+    """Names of the kinds of GPUs, as Ray or torch has them."""
+    parts: int = 1
+    """Number of equal parts into which trials that run at once divide the processors. A step has one part."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether models run on GPUs."""
+        return self.gpus > 0
+
+    @property
+    def resources(self) -> Resources:
+        """The processors that steps which run at once share."""
+        return Resources(self.cpus, self.gpus)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Most tokens in one pass through a model."""
+        return self.cluster.batch_tokens(cuda=self.cuda)
+
+    @property
+    def train_threads(self) -> int:
+        """Threads of one training worker."""
+        pool = self.cluster.train
+        return pool.threads or max(1, self.cores // (pool.workers or 1) // self.parts)
+
+    def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
+        """Count the workers of a pool that run at once: no more than there are shards, and one with `mode: inline`."""
+        if self.cluster.mode == "inline":
+            return 1
+        most = pool.workers or int(self.gpus / pool.gpus if gpu else self.cpus)
+        return max(1, min(most // self.parts, shards))
+
+    def for_batch(self, rows: int) -> Self:
+        """Choose the number of training workers if the profile leaves it open: as many GPUs as divide the rows evenly,
+        or 1 on CPUs."""
+        pool = self.cluster.train
+        if pool.workers is not None:
+            return self
+        most = self.workers(pool, rows, gpu=True) if self.cuda else 1
+        workers = next(count for count in range(most, 0, -1) if rows % count == 0)
+        train = pool.model_copy(update={"workers": workers})
+        return replace(self, cluster=self.cluster.model_copy(update={"train": train}))
+
+    def record(self) -> dict[str, Any]:
+        """Return what was found, for the record of a step."""
+        return {name: value for name, value in vars(self).items() if name not in ("cluster", "parts")}
+
+    def check(self) -> None:
+        """Check that the profile asks for no more than there is: such a step would fail or wait for ever. UserError."""
+        profile = self.cluster
+        if profile.device == "cuda" and not self.cuda:
+            where = "in the Ray cluster" if profile.mode == "ray" else "on this machine"
+            raise UserError(f"cluster: device: cuda is asked for, and there is no GPU {where}; accepted: auto, cpu")
+        if profile.mode == "inline":
+            return
+        maps = {"map": profile.map, "score": profile.scoring_pool()}
+        if self.cuda:
+            kind, count, pools = "GPU", int(self.gpus), {**maps, "train": profile.train}
+        elif profile.address:
+            kind, count, pools = "CPU", self.cpus, {"train": profile.train}
+        else:  # a Ray that starts for the run has a logical CPU for each training worker
+            kind, count, pools = "CPU", self.cpus, {}
+        for key, pool in pools.items():
+            workers, most = pool.workers or 1, int(count / pool.gpus)
+            if workers > most:
+                each = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
+                raise UserError(
+                    f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
+                    f"{kind}s; accepted: 1 to {most}"
+                )
+        for key, pool in {**maps, "java": profile.java}.items():
+            if pool.threads > self.cores:
+                raise UserError(
+                    f"cluster: {key}.threads: {pool.threads} for each worker are asked for, and no machine has "
+                    f"more than {self.cores} cores; accepted: 1 to {self.cores}"
+                )
+
+
+def resolve_machine(cluster: Cluster, store: Path | None = None, *, trials: int = 1) -> Machine:
+    """Find what there is for a profile, and check that it is enough. UserError if it is not.
+
+    This starts Ray or joins the profile's cluster, except for `mode: inline` and for one machine with `device: cpu`. If
+    the run joins a cluster and `store` is the run's, wait for the nodes and check each of them. `trials` is the number
+    of trials that a Ray which starts here has CPUs for.
+    """
+    joins = cluster.mode == "ray" and cluster.address is not None
+    if joins and store is not None:
+        nodes.check_store(store)
+        nodes.wait_for_nodes(ray_session(cluster), cluster)
+    machine = _joined(cluster) if joins else _local(cluster, trials)
+    machine.check()
+    if joins and store is not None:
+        if cluster.device == "auto":
+            device = "GPUs" if machine.cuda else "CPUs"
+            print(f"device: auto: models run on {device}: there are {machine.gpus:g} GPUs", file=sys.stderr)
+        nodes.check_nodes(ray_session(cluster), store)
+    return machine
+
+
+def _joined(cluster: Cluster) -> Machine:
+    """Find the processors of a cluster that was joined."""
+    ray = ray_session(cluster)
+    total = ray.cluster_resources()
+    living = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    working = [node for node in living if node.get("CPU")] or living
+    gpus = 0.0 if cluster.device == "cpu" else float(total.get("GPU", 0))
+    return Machine(
+        cluster,
+        nodes=len(working),
+        cores=max(1, *(int(node.get("CPU", 0)) for node in working)),
+        cpus=int(total.get("CPU", 0)),
+        gpus=gpus,
+        memory=min(float(node.get("memory", 0)) + float(node.get("object_store_memory", 0)) for node in working),
+        devices=_devices(total) if gpus else (),
+    )
+
+
+def _local(cluster: Cluster, trials: int) -> Machine:
+    """Find the processors of this machine."""
+    gpus, devices = 0.0, tuple[str, ...]()
+    if cluster.device == "cpu":
+        pass
+    elif cluster.mode == "ray":
+        total = ray_session(cluster, trials=trials).cluster_resources()
+        gpus, devices = float(total.get("GPU", 0)), _devices(total)
+    else:
+        import torch  # slow to import
+
+        if torch.cuda.is_available():
+            gpus, devices = 1.0, (torch.cuda.get_device_name(),)
+    cores = limits.cores()
+    return Machine(cluster, 1, cores, cores, gpus, limits.available_memory(), devices)
+
+
+def _devices(resources: dict[str, float]) -> tuple[str, ...]:
+    """Read the kinds of GPUs from Ray's resources, such as `accelerator_type:H100`."""
+    prefix = "accelerator_type:"
+    return tuple(sorted(name.removeprefix(prefix) for name in resources if name.startswith(prefix)))
