@@ -174,7 +174,7 @@ FORMATS: list[tuple[Callable[[Path], None], str, dict[str, int]]] = [
     (answered_without_ids, "tables", {"train": 11}),  # a question that two rows ask is one
     (tsv, "tables", {"train": 12}),
     (objects, "tables", {"train": 8, "test": 4}),
-    (parquet, "parquet", {"train": 8, "test": 4}),
+    (parquet, "tables", {"train": 8, "test": 4}),
     (pairs, "tables", {"train": 12}),
     (pairs_in_parquet, "tables", {"train": 8, "test": 4}),
     (lines, "tables", {"train": 12}),
