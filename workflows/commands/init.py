@@ -89,8 +89,8 @@ def _steps(keys: Keys, contents: Inspection, file: Path, others: dict[str, str])
         return ("mend the files: none of their judgements can be read",)
     if judgements and any(bad[reason] >= judgements for reason in MISSING):
         if keys["format"] == "tables":
-            return (f"say in {file} which columns have the ids that the judgements name:", THEIRS)
-        return ("mend the files: no judgement has the ids of both a query and a document, which include their case",)
+            return (f"say in {file} which columns have the ids that the judgements name, in the same case:", THEIRS)
+        return ("mend the files: no judgement names both a query and a document, in the case of their ids",)
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
         steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)

@@ -72,8 +72,10 @@ def recognise(place: Path) -> Recognised:
         tables = rest  # training data lies next to a whole collection
     collection = _pairs(folder, tables) or _three_tables(folder, tables) or _texts(folder, tables)
     broken = next((name for name in others if kind_of(name) in KINDS), None)
-    if broken and (collection is None or not (collection.keys.get("qrels") or collection.keys.get("paired"))):
-        raise UserError(f"{folder / broken}: {others[broken]}; mend the file, or move it away")
+    whole = collection is not None and (collection.keys.get("qrels") or collection.keys.get("paired"))
+    if broken and not whole and (collection or not tables):
+        reason = others[broken] if others[broken].startswith(str(folder)) else f"{folder / broken}: {others[broken]}"
+        raise UserError(f"{reason}; mend the file, or move it away")
     if collection is None:
         columns = {table.name: f"columns {listing(table.columns)}: {table.role or UNKNOWN}" for table in tables}
         lines = [f"  {name}: {what}" for name, what in sorted({**columns, **others}.items())] or ["  nothing"]
@@ -119,9 +121,13 @@ def _only(tables: list[Table], role: str) -> Table | None:
 def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
     """Recognise documents, with queries and qrels if there are any."""
     tables = [table for table in tables if not table.is_text]
-    documents, queries, qrels = (_only(tables, role) for role in ("documents", "queries", "qrels"))
+    documents, qrels = _only(tables, "documents"), _only(tables, "qrels")
     if documents is None:
         return None
+    asking = [table for table in tables if table.role == "queries"]
+    if len(asking) > 1 and qrels is None:  # such as another engine's results, which name no documents
+        asking = [table for table in asking if _link(folder, table, documents, "doc_id")] or asking
+    queries = _only(asking, "queries")
     columns: dict[str, dict[str, str | None]] = {"documents": {}, "queries": {}, "qrels": {}}
     graded = True
     if queries is None:

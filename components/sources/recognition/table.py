@@ -14,7 +14,7 @@ NAMES = {
     "doc_id": "doc_id docid document_id passage_id corpus_id article_id pid docno did",
     "query_id": "query_id qid queryid question_id",
     "id": "id _id",
-    "question": "question query anchor search prompt ask asked claim wording words request utterance",
+    "question": "question query anchor search prompt ask asked said claim wording words request utterance",
     "text": "text body content contents passage document answer context positive abstract response description notes",
     "title": "title headline heading name subject",
     "relevance": "relevance relevant is_relevant rel label grade judgment judgement gain correct is_correct score"

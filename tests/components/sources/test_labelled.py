@@ -16,7 +16,6 @@ from sparring.components.sources.senteval import TASKS
 from sparring.workflows.steps.ingest import ingest
 from tests.support.sources import source, without_place, write
 
-
 STS12 = ["MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"]
 
 
@@ -155,7 +154,10 @@ def test_tsv_files_by_split_or_without(tmp_path: Path) -> None:
         ),
         (["score\tsentence1\tsentence2", "nan\tA\tB"], ":2: score that is not a number (got 'nan'"),
         (["score\tsentence1\tsentence2", "1_0\tA\tB"], ":2: score that is not a number (got '1_0'"),
-        (["score\tsentence1\tsentence2", "1\tA", "1\tA\tB\tC"], ":2: wrong columns (expected score, sentence1, sentence2, got 2 "),
+        (
+            ["score\tsentence1\tsentence2", "1\tA", "1\tA\tB\tC"],
+            ":2: wrong columns (expected score, sentence1, sentence2, got 2 ",
+        ),
         (["score\tsentence1\tsentence2", "1\tA\t "], ":2: empty sentence"),
         (["label\tsentence", "\tA"], ":2: empty label (expected a class)"),
         (["label\tsentence", "1\t\udcff"], ":2: text that is not UTF-8"),
