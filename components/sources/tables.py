@@ -147,7 +147,10 @@ class Source(base.Source):
     @property
     def _judging_itself(self) -> bool:
         """Whether each query's row names the document that answers it."""
-        return self.qrels is not None and self.qrels == self.queries
+        name = self.columns.queries.get("query_id")
+        return (
+            self.qrels is not None and self.qrels == self.queries and self.columns.qrels.get("query_id", name) == name
+        )
 
     def _documents(self) -> Iterator["_Row"]:
         """Yield the rows of documents."""

@@ -178,8 +178,9 @@ def _link(
     ids, reference = to.named(kind, "id"), table.named(*REFERENCES[kind] if table.role == "qrels" else (kind,))
     if reference and ids:
         return reference, ids
-    no_ids = ("text", "title", "question", "time", "relevance", "split")
-    candidates = [reference] if reference else [name for name in table.columns if name not in table.all_named(*no_ids)]
+    no_ids = ["text", "title", "question", "time", "relevance", "split"]
+    excluded = table.all_named(*no_ids, *(["query_id", "id"] if table.role == "queries" else []))
+    candidates = [reference] if reference else [name for name in table.columns if name not in excluded]
     candidates = [name for name in candidates if not without or name != without[0]]
     holders = [ids] if ids else [name for name in to.columns if name not in to.all_named(*no_ids)]
     equal = next((name for name in candidates if name in holders), None)
