@@ -24,9 +24,6 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_KINDS = r"base\.Source|labelled\.LabelledSource|training_groups\.GroupSource|parquet\.Source"
-_FORMAT = re.compile(rf"^class Source\(({_KINDS})\)", re.M)
-
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
 
@@ -54,7 +51,7 @@ class HoldOut(Config):
     overlap there have no query in common, as folds need it. Null for a draw that knows of no other."""
 
     def draws(self, split: str, query_id: str) -> bool:
-        """Whether a query of `of` is drawn for a split."""
+        """Say whether a query of `of` is drawn for a split."""
         if self.start is None:
             return keyed_int("hold out", split, query_id) < self.share * 2**64
         return (keyed_int("hold out", self.of, query_id) / 2**64 - self.start) % 1 < self.share
@@ -67,7 +64,7 @@ IDS = ("doc_id", "query_id", "doc_ids", "example_id", "first", "second")
 
 
 def _in_form(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Have the ids of what a method reads in the form of `ids`."""
+    """Bring the ids of the records that a method reads into the form of `ids`."""
 
     @wraps(read)
     def reading(source: "Source") -> Iterator[Any]:
@@ -120,7 +117,7 @@ class Source(Config):
     queries. They are drawn before `sample`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Have what the class reads pass through `in_form`: a format need not know of forms."""
+        """Wrap the methods that read records, so that a format need not know of Unicode forms."""
         super().__init_subclass__(**kwargs)
         for name in READ:
             if name in vars(cls):
@@ -131,8 +128,8 @@ class Source(Config):
         return in_form(self.ids, name) if isinstance(name, str) else name
 
     def counts(self, queries: Mapping[str, int]) -> dict[str, int]:
-        """Of a collection with so many queries in each split: about how many there are in each once splits are held out
-        and samples drawn."""
+        """Estimate the number of queries in each split after splits are held out and samples drawn, from the numbers in
+        the collection."""
         counts, by_place = dict(queries), dict[str, float](queries)
         for split, how in self.hold_out.items():
             before = counts if how.start is None else by_place  # shares with a place take nothing from each other
@@ -148,43 +145,47 @@ class Source(Config):
     def read_documents(self) -> Iterator[Document | Bad]:
         """Yield every document, in the order of the files."""
 
-    @abstractmethod
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Yield every query of the chosen splits."""
+        """Yield every query of the chosen splits; by default none."""
+        return iter(())
 
-    @abstractmethod
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """Yield every judgement of the chosen splits."""
+        """Yield every judgement of the chosen splits; by default none."""
+        return iter(())
 
     def key_of(self, column: str) -> str:
-        """The key that says which column of the qrels has ids; empty where the format says it."""
+        """Return the key that names a column of the qrels; empty if the format fixes the columns."""
         return ""
 
     def about(self) -> dict[str, Any]:
-        """Facts about this source for the artifact's record, besides counts and digests."""
+        """Return facts about this source for the artifact's record, besides counts and digests."""
         return {}
 
 
 @cache
 def formats() -> tuple[str, ...]:
-    """The names of all formats."""
-    folder = Path(__file__).parent
-    return tuple(sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text())))
+    """Return the names of all formats."""
+    files = (path for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
+    return tuple(sorted(path.stem for path in files if re.search(r"^class Source\(", path.read_text(), re.M)))
+
+
+TABLES = ("csv", "json", "jsonl", "txt", "parquet")
+"""Kinds of files that are no formats of their own."""
 
 
 def declared(tree: Any) -> Any:
-    """The source that a mapping with `format` declares; errors keep the path of the wrong key."""
+    """Return the source that a mapping with `format` declares; errors keep the path of the wrong key."""
     if not isinstance(tree, dict):
         return tree
     name = tree.get("format")
     accepted = formats()
     if name not in accepted:
         got = "no format" if name is None else f"unknown format {name!r}"
-        table = "; for .csv, .jsonl and .txt files: tables" if name in ("csv", "json", "jsonl", "txt") else ""
+        table = "; for .csv, .jsonl, .txt and .parquet files: tables" if name in TABLES else ""
         meant = table or did_you_mean(str(name), accepted)
         raise ValueError(f"{got}; accepted: {listing(accepted)}{meant}")
     for key, text in _texts(tree):
-        if "\0" in text or any("\ud800" <= one <= "\udfff" for one in text):
+        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")
     source: type[Source] = importlib.import_module(f"sparring.components.sources.{name}").Source
     try:
@@ -194,18 +195,18 @@ def declared(tree: Any) -> Any:
 
 
 def _texts(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every key and text of a tree, and the key that it is or belongs to."""
+    """Yield every key and text of a tree, and the key that it is or belongs to."""
     if isinstance(tree, str):
         yield path, tree
     elif isinstance(tree, (dict, list)):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            own = f"{path}.{key}".strip(".")
-            yield own, str(key)
-            yield from _texts(value, own)
+            place = f"{path}.{key}".strip(".")
+            yield place, str(key)
+            yield from _texts(value, place)
 
 
 def _with_accepted_keys(error: ValidationError, source: type[Source]) -> ValidationError:
-    """The same error, in which an unknown key comes with the keys that the format accepts."""
+    """Return the same error, with the keys that the format accepts for an unknown key."""
     details: list[InitErrorDetails] = []
     for line in error.errors():
         kind: str | PydanticCustomError = line["type"]
@@ -223,8 +224,8 @@ AnySource = Annotated[SerializeAsAny[Source], BeforeValidator(declared)]
 
 
 def locate(path: str) -> Path:
-    """The path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set.
-    UserError for a URL."""
+    """Return the path of a declared file or folder: a leading `data/` is replaced by `$SPARRING_DATA`, if that is set.
+    Raise UserError for a URL."""
     if "://" in path:
         raise UserError(f"{path}: a URL; accepted: a file or folder of the machine that reads the data")
     parts = Path(path).parts
@@ -235,7 +236,7 @@ def locate(path: str) -> Path:
 
 
 def sought(missing: Sequence[str]) -> str:
-    """Files that are not there, and where they were looked for, for an error message."""
+    """Name files that are not there, and where they were looked for, for an error message."""
     hints = []
     if any(name.startswith("~") for name in missing):
         hints.append("write out what ~ stands for")
@@ -247,7 +248,7 @@ def sought(missing: Sequence[str]) -> str:
 
 
 def chosen(splits: Splits, present: list[str]) -> dict[str, str]:
-    """The splits that are read, as a mapping from our names to the collection's."""
+    """Return the splits that are read, as a mapping from our names to the collection's."""
     if isinstance(splits, dict):
         return splits
     return {name: name for name in (present if splits is None else splits)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparring.components.sources import base
-from sparring.components.sources.reading import Item, fields, named, plain_or_gz, read_lines, read_objects, splits
+from sparring.components.sources.reading import Item, fields, named, plain_or_gz, read_cells, read_objects, splits
 from sparring.components.sources.records import (
     UNJUDGED,
     Bad,
@@ -23,6 +23,8 @@ from sparring.components.sources.records import (
     query,
 )
 
+QRELS = ("query-id", "corpus-id", "score")
+
 
 class Source(base.Source):
     """The keys of `format: beir`."""
@@ -33,19 +35,22 @@ class Source(base.Source):
     """Which files of `qrels/` are read: all (null), a list of names, or a mapping such as `{dev: validation}`."""
 
     def files(self) -> dict[str, Path]:
-        """The corpus, the queries, and the qrels of the chosen splits."""
-        folder = base.locate(self.path)
+        """Return the corpus, the queries, and the qrels of the chosen splits."""
         names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{theirs}.tsv" for theirs in self._splits().values())]
-        paths = [plain_or_gz(folder / name) for name in names]
-        return named(folder, paths)
+        return named(base.locate(self.path), map(self._path, names))
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The lines of the corpus."""
+        """Yield the lines of the corpus."""
         for item in read_objects(self._path("corpus.jsonl")):
-            yield _document(item) if isinstance(item, Item) else item
+            if isinstance(item, Bad):
+                yield item
+            elif "_id" not in item.value or not {"title", "text"} & item.value.keys():
+                yield Bad("wrong columns", item.place, "expected _id, title and text")
+            else:
+                yield document(item.value["_id"], item.value.get("title"), item.value.get("text"), item.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The queries that the chosen splits judge, and the unjudged ones if `splits` is not given."""
+        """Yield the queries that the chosen splits judge, and the unjudged ones if `splits` is not given."""
         splits = first_splits(self.read_qrels())
         for item in read_objects(self._path("queries.jsonl")):
             if isinstance(item, Bad):
@@ -56,21 +61,22 @@ class Source(base.Source):
                 yield _query(item, split)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The lines of the qrels, split by split."""
+        """Yield the lines of the qrels, split by split."""
         for split, theirs in self._splits().items():
-            yield from _read_qrels(self._path(f"qrels/{theirs}.tsv"), split)
+            for row in read_cells(self._path(f"qrels/{theirs}.tsv"), QRELS, fields):
+                if isinstance(row, Bad):
+                    yield row
+                elif not (
+                    row.place.endswith(":1") and row.value["query-id"].lower() in ("query-id", "query_id", "qid")
+                ):
+                    query_id, doc_id, relevance = row.value.values()
+                    yield judgement(query_id, doc_id, relevance, split, row.place)
 
     def _path(self, name: str) -> Path:
         return plain_or_gz(base.locate(self.path) / name)
 
     def _splits(self) -> dict[str, str]:
         return base.chosen(self.splits, splits(base.locate(self.path) / "qrels", ""))
-
-
-def _document(item: Item) -> Document | Bad:
-    if "_id" not in item.value or not {"title", "text"} & item.value.keys():
-        return Bad("wrong columns", item.place, "expected _id, title and text")
-    return document(item.value["_id"], item.value.get("title"), item.value.get("text"), item.place)
 
 
 def _query(item: Item, split: str) -> Query | Bad:
@@ -81,17 +87,3 @@ def _query(item: Item, split: str) -> Query | Bad:
     if answers is None:
         answers = answer_texts(item.value.get("answers"))  # of something else it may be the name
     return query(item.value["_id"], item.value["text"], answers, split, item.place)
-
-
-def _read_qrels(path: Path, split: str) -> Iterator[Judgement | Bad]:
-    for line in read_lines(path):
-        if isinstance(line, Bad):
-            yield line
-            continue
-        cells = fields(line.text)
-        if line.place.endswith(":1") and cells[0].lower() in ("query-id", "query_id", "qid"):
-            continue
-        if len(cells) != 3:
-            yield Bad("wrong columns", line.place, f"expected query-id, corpus-id and score, got {len(cells)} columns")
-            continue
-        yield judgement(cells[0], cells[1], cells[2], split, line.place)

@@ -12,16 +12,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from sparring.components.sources import base
-from sparring.components.sources.reading import (
-    Item,
-    fields,
-    literal,
-    plain_or_gz,
-    read_array,
-    read_cells,
-    read_lines,
-    some,
-)
+from sparring.components.sources.reading import Item, fields, literal, plain_or_gz, read_array, read_cells, some
 from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
 
 
@@ -51,63 +42,62 @@ class Source(base.Source):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The documents, then the files of each split."""
+        """Return the documents, then the files of each split."""
         names = [self.documents, *self.retriever.values(), *self.questions.values()]
         return {name: self._path(name) for name in names}
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The lines below the header."""
+        """Yield the lines below the header."""
         for row in read_cells(self._path(self.documents), ("id", "text", "title"), fields):
             if isinstance(row, Bad):
                 yield row
-                continue
-            doc_id, text, title = row.cells
-            if not (row.place.endswith(":1") and doc_id == "id"):
-                yield document(doc_id.removeprefix(PREFIX), title, text, row.place)
+            elif not (row.place.endswith(":1") and row.value["id"] == "id"):
+                name = row.value["id"].removeprefix(PREFIX)
+                yield document(name, row.value["title"], row.value["text"], row.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The questions of every split."""
+        """Yield the questions of every split."""
         for split, name in self.retriever.items():
             items = some(read_array(self._path(name)), self._path(name), "questions", f"no {split!r} in `retriever`")
             for row, item in enumerate(items):
-                yield self._asked(item, f"{split}-{row}", split) if isinstance(item, Item) else item
+                if isinstance(item, Bad):
+                    yield item
+                elif "question" not in item.value:
+                    yield Bad("wrong columns", item.place, "expected question, answers and positive_ctxs")
+                else:
+                    question, answers = self._plain(item.value["question"]), item.value.get("answers")
+                    yield query(f"{split}-{row}", question, answers, split, item.place)
         for split, name in self.questions.items():
-            lines = some(read_lines(self._path(name)), self._path(name), "questions", f"no {split!r} in `questions`")
-            for row, line in enumerate(lines):
-                yield line if isinstance(line, Bad) else self._question(line.text, f"{split}-{row}", split, line.place)
+            rows = read_cells(self._path(name), ("question", "answers"), fields)
+            rows = some(rows, self._path(name), "questions", f"no {split!r} in `questions`")
+            for row, item in enumerate(rows):
+                yield item if isinstance(item, Bad) else self._with_answers(item, f"{split}-{row}", split)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The gold documents of each question, then its hard negatives, up to `hard_negatives`."""
+        """Yield the gold documents of each question, then its hard negatives, up to `hard_negatives`."""
         for split, name in self.retriever.items():
             for row, item in enumerate(read_array(self._path(name))):
                 if isinstance(item, Item):  # others were reported when the queries were read
                     yield from self._judgements(item, f"{split}-{row}", split)
 
     def _judgements(self, item: Item, query_id: str, split: str) -> Iterator[Judgement | Bad]:
-        lists = [item.value.get(key) or [] for key in ("positive_ctxs", "hard_negative_ctxs")]
-        if not all(isinstance(contexts, list) for contexts in lists):
+        positives, negatives = (item.value.get(key) or [] for key in ("positive_ctxs", "hard_negative_ctxs"))
+        if not isinstance(positives, list) or not isinstance(negatives, list):
             yield Bad("wrong columns", item.place, "positive_ctxs and hard_negative_ctxs must be lists", query_id)
             return
-        gold = {passage_id(context) for context in lists[0]}
-        others = [context for context in lists[1] if passage_id(context) not in gold]
-        for relevance, contexts in ((1, lists[0][: self.positives]), (0, others[: self.hard_negatives])):
+        gold = {passage_id(context) for context in positives}
+        negatives = [context for context in negatives if passage_id(context) not in gold]
+        for relevance, contexts in ((1, positives[: self.positives]), (0, negatives[: self.hard_negatives])):
             for context in contexts:
                 yield judgement(query_id, passage_id(context), relevance, split, item.place)
 
-    def _asked(self, item: Item, query_id: str, split: str) -> Query | Bad:
-        if "question" not in item.value:
-            return Bad("wrong columns", item.place, "expected question, answers and positive_ctxs", query_id)
-        return query(query_id, self._plain(item.value["question"]), item.value.get("answers"), split, item.place)
-
-    def _question(self, text: str, query_id: str, split: str, place: str) -> Query | Bad:
-        cells = fields(text)
-        if len(cells) != 2:
-            return Bad("wrong columns", place, f"expected question and answers, got {len(cells)} columns", query_id)
+    def _with_answers(self, item: Item, query_id: str, split: str) -> Query | Bad:
+        question, cell = item.value["question"], item.value["answers"]
         try:
-            answers = literal(cells[1])
+            answers = literal(cell)
         except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return Bad("answers that are not a literal", place, f"got {cells[1][:60]!r}", query_id)
-        return query(query_id, self._plain(cells[0]), answers, split, place)
+            return Bad("answers that are not a literal", item.place, f"got {cell[:60]!r}", query_id)
+        return query(query_id, self._plain(question), answers, split, item.place)
 
     def _plain(self, question: Any) -> Any:
         return question.replace("\u2019", "'") if self.straight_apostrophes and isinstance(question, str) else question
@@ -117,12 +107,12 @@ class Source(base.Source):
 
 
 IDS = ("passage_id", "psg_id", "id")
-"""What files call the id of a context: questions `passage_id` or `psg_id`, results `id`."""
+"""The keys of a context's id: questions have `passage_id` or `psg_id`, results `id`."""
 PREFIX = "wiki:"
-"""Some files say `wiki:7` for the passage 7."""
+"""Some files write `wiki:7` for the passage 7."""
 
 
 def passage_id(context: Any) -> str | None:
-    """The id of a context, as the passages have it; None where it has none."""
+    """Return the id of a context, as the passages have it; None if it has none."""
     ids = (context.get(key) for key in IDS) if isinstance(context, dict) else ()
-    return next((str(one).removeprefix(PREFIX) for one in ids if one is not None), None)
+    return next((str(name).removeprefix(PREFIX) for name in ids if name is not None), None)

@@ -2,7 +2,7 @@
 `neg_scores`.
 
 These are the fields that `FlagEmbedding/abc/finetune/embedder/AbsDataset.py` of its repository reads, and `reranker`'s
-beside it. A row's own instruction, `prompt`, counts there where `query_instruction_for_retrieval` is set, in the words
+next to it. A row's own instruction, `prompt`, counts there if `query_instruction_for_retrieval` is set, in the words
 of `query_instruction_format`. `type` and `batch_size` steer its batches and are not read.
 """
 
@@ -17,6 +17,8 @@ from sparring.components.config import listing
 from sparring.components.sources import training_groups
 from sparring.components.sources.records import Bad
 from sparring.components.sources.training_groups import Given, divided, passages, scores, without_ids
+
+LISTS = ("pos", "neg", "pos_scores", "neg_scores")
 
 
 class Source(training_groups.GroupSource):
@@ -34,44 +36,36 @@ class Source(training_groups.GroupSource):
         return self
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
-        """A row with its positives before its negatives."""
-        positives: Any = row.get("pos")
-        negatives: Any = row.get("neg") or []
-        if wrong := [name for name in ("pos", "neg") if not isinstance(row.get(name), list | None)]:
-            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list of texts")
-        if "query" not in row or positives is None:
+        """Return a row with its positives before its negatives."""
+        if wrong := [name for name in LISTS if not isinstance(row.get(name), list | None)]:
+            return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list")
+        if "query" not in row or row.get("pos") is None:
             return Bad("wrong columns", place, f"expected query, pos and neg; it has {', '.join(row)}")
+        positives, negatives, right, wrong = (row.get(name) or [] for name in LISTS)
         teacher: list[float] | Bad | None = None
-        lists = [row.get("pos_scores"), row.get("neg_scores")]
-        if not all(one is None or isinstance(one, list) for one in lists):
-            return Bad("wrong columns", place, "pos_scores and neg_scores must be lists")
-        if lists[0] is not None and (lists[1] is not None or not negatives):
-            own = [*lists[0], *(lists[1] or [])]
-            if [len(lists[0]), len(lists[1] or [])] != [len(positives), len(negatives)]:
+        if row.get("pos_scores") is not None and (row.get("neg_scores") is not None or not negatives):
+            if (len(right), len(wrong)) != (len(positives), len(negatives)):
                 return Bad("wrong columns", place, "pos_scores and neg_scores must be as long as pos and neg")
-            teacher = scores(own, place)
+            teacher = scores([*right, *wrong], place)
         if isinstance(teacher, Bad):
             return teacher
         targets = [1.0] * len(positives) + [0.0] * len(negatives)
-        return without_ids(self._asked(row), [*positives, *negatives], targets, teacher, split, place)
-
-    def _asked(self, row: dict[str, Any]) -> Any:
-        prompt, asked = row.get("prompt"), row["query"]
-        if self.query_instruction_format is None or not isinstance(prompt, str) or not isinstance(asked, str):
-            return asked
-        before, between, after = self.query_instruction_format.split("{}")
-        return before + prompt + between + asked + after
+        query = row["query"]
+        if self.query_instruction_format and isinstance(row.get("prompt"), str) and isinstance(query, str):
+            before, between, after = self.query_instruction_format.split("{}")
+            query = before + row["prompt"] + between + query + after
+        return without_ids(query, [*positives, *negatives], targets, teacher, split, place)
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write a row a group, with scores where there is a teacher."""
+    """Write a row a group, with scores if there is a teacher."""
     path = folder / f"{name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for record in records:
             texts, row = passages(record), {"query": record.query}
-            for side, where in zip(("pos", "neg"), divided(record), strict=True):
-                row[side] = [texts[at] for at in where]
+            for side, places in zip(("pos", "neg"), divided(record), strict=True):
+                row[side] = [texts[at] for at in places]
                 if record.teacher is not None:
-                    row[f"{side}_scores"] = [record.teacher[at] for at in where]
+                    row[f"{side}_scores"] = [record.teacher[at] for at in places]
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
     return path

@@ -11,8 +11,6 @@ from pydantic import model_validator
 
 from sparring.components.config import Config, UserError, listing
 from sparring.components.sources import base
-from sparring.components.sources.parquet import theirs_of
-from sparring.components.sources.reading import fitting
 from sparring.components.sources.records import (
     UNJUDGED,
     Bad,
@@ -24,7 +22,7 @@ from sparring.components.sources.records import (
     judgement,
     query,
 )
-from sparring.components.sources.rows import batches, load
+from sparring.components.sources.table_files import dataset_rows, files_of, load_dataset, their_names
 
 
 class Table(Config):
@@ -66,68 +64,60 @@ class Source(base.Source):
     """For each split, the table with the columns query_id, doc_id and relevance."""
 
     def files(self) -> dict[str, Path]:
-        """The files of the folders. The hub's are not listed: the revision identifies them."""
+        """Return the files of the folders. The hub's are not listed: the revision identifies them."""
         files: dict[str, Path] = {}
-        for declared in [self.documents, self.queries, *self.qrels.values()]:
-            if declared.path is not None:
-                folder = base.locate(declared.path)
-                inside = [path for path in fitting(folder, "**/*") if path.is_file()]
-                names = {f"{declared.path}/{path.relative_to(folder).as_posix()}": path for path in inside}
-                files |= names or {declared.path: folder}
+        for table in [self.documents, self.queries, *self.qrels.values()]:
+            if table.path is not None:
+                folder = base.locate(table.path)
+                files |= {f"{table.path}/{path.relative_to(folder).as_posix()}": path for path in files_of(folder)}
         return files
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The rows of the documents."""
+        """Yield the rows of the documents."""
         for row, place in _rows(self.documents, ["doc_id", "text"], ["title"]):
-            yield document(row["doc_id"], row["title"], row["text"], place, columns=self.documents.columns)
+            yield document(row["doc_id"], row["title"], row["text"], place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The rows of the queries."""
+        """Yield the rows of the queries."""
         splits = first_splits(self.read_qrels())
         for row, place in _rows(self.queries, ["query_id", "text"], ["answers", "split"]):
             split = row["split"] or splits.get(self.id_in_form(str(row["query_id"])), UNJUDGED)
-            yield query(row["query_id"], row["text"], row["answers"], split, place, columns=self.queries.columns)
+            yield query(row["query_id"], row["text"], row["answers"], split, place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The rows of the qrels, split by split."""
-        for split, declared in self.qrels.items():
-            for row, place in _rows(declared, ["query_id", "doc_id", "relevance"], []):
-                ids = row["query_id"], row["doc_id"]
-                yield judgement(*ids, row["relevance"], split, place, columns=declared.columns)
+        """Yield the rows of the qrels, split by split."""
+        for split, table in self.qrels.items():
+            for row, place in _rows(table, ["query_id", "doc_id", "relevance"], []):
+                yield judgement(row["query_id"], row["doc_id"], row["relevance"], split, place)
 
 
-def _rows(declared: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Rows with our names of the columns, and the place of each; a missing optional column is None."""
-    place = str(base.locate(declared.path)) if declared.path is not None else str(declared.dataset)
-    table = _load(declared, place)
-    theirs = theirs_of(place, table.column_names, needed, optional, declared.columns)
-    number = 0
-    for batch in batches(table.select_columns([name for name in theirs.values() if name]), place):
-        columns = [batch[name] if name else None for name in theirs.values()]
-        for i in range(len(next(column for column in columns if column is not None))):
-            number += 1
-            row = {ours: column[i] if column else None for ours, column in zip(theirs, columns, strict=True)}
-            yield row, f"{place}: row {number}"
+def _rows(table: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield rows with our names of columns, and the place of each. A missing optional column is None."""
+    place = str(base.locate(table.path)) if table.path is not None else str(table.dataset)
+    loaded = _load(table, place)
+    theirs = their_names(place, loaded.column_names, needed, optional, table.columns)
+    for row in dataset_rows(loaded.select_columns([name for name in theirs.values() if name]), place):
+        yield {ours: row.value[name] if name else None for ours, name in theirs.items()}, row.place
 
 
-def _load(declared: Table, place: str) -> Any:
-    """The table, memory-mapped."""
-    loaded = load(Path(place)) if declared.path is not None else _of_hub(declared, place)
+def _load(table: Table, place: str) -> Any:
+    """Load the table, memory-mapped."""
+    loaded = load_dataset(Path(place)) if table.path is not None else _of_hub(table, place)
     if isinstance(loaded, dict):
-        if declared.split not in loaded:
-            raise UserError(f"{place}: no split {declared.split!r}; it has {listing(loaded)}")
-        return loaded[declared.split]
-    if declared.path is not None and declared.split not in (None, str(loaded.split)):
-        raise UserError(f"{place}: split: got {declared.split!r}; accepted: none, as this is one table")
+        if table.split not in loaded:
+            raise UserError(f"{place}: no split {table.split!r}; it has {listing(loaded)}")
+        return loaded[table.split]
+    if table.path is not None and table.split not in (None, str(loaded.split)):
+        raise UserError(f"{place}: split: got {table.split!r}; accepted: none, as this is one table")
     return loaded
 
 
-def _of_hub(declared: Table, place: str) -> Any:
+def _of_hub(table: Table, place: str) -> Any:
     try:
         import datasets  # takes seconds, and a plan must not wait for it
     except ModuleNotFoundError:
         raise UserError("format huggingface: the package `datasets` is not installed") from None
     try:
-        return datasets.load_dataset(declared.dataset, declared.name, split=declared.split, revision=declared.revision)
+        return datasets.load_dataset(table.dataset, table.name, split=table.split, revision=table.revision)
     except (FileNotFoundError, datasets.exceptions.DatasetsError, ValueError) as error:
         raise UserError(f"{place}: {str(error).splitlines()[0]}") from None

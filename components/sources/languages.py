@@ -19,120 +19,24 @@ CLEAR = 0.7
 """Share that the languages that count must have together. Otherwise the texts are taken for text of no language."""
 TEXTS, CHARACTERS = 400, 400
 """Number of texts that are looked at, and of characters of each."""
-VARIANTS = {
-    "arz": "ar",
-    "ary": "ar",
-    "nn": "no",
-    "nb": "no",
-    "wuu": "zh",
-    "yue": "zh",
-    "uzs": "uz",
-    "grc": "el",
-    "hbo": "he",
-    "ext": "es",
-    "an": "es",
-}
+VARIANTS = {"nn": "no", "nb": "no", "uzs": "uz", "grc": "el", "hbo": "he", "ext": "es", "an": "es"}
+VARIANTS |= {"arz": "ar", "ary": "ar", "wuu": "zh", "yue": "zh"}
 """Languages that are analyzed like another one."""
 NONE = "zxx"
 """The code of texts that are in no language, such as numbers and source code."""
-NAMES = {
-    "af": "Afrikaans",
-    "am": "Amharic",
-    "ar": "Arabic",
-    "az": "Azerbaijani",
-    "be": "Belarusian",
-    "bg": "Bulgarian",
-    "bn": "Bengali",
-    "bs": "Bosnian",
-    "ca": "Catalan",
-    "ckb": "Sorani",
-    "cs": "Czech",
-    "cy": "Welsh",
-    "da": "Danish",
-    "de": "German",
-    "el": "Greek",
-    "en": "English",
-    "eo": "Esperanto",
-    "es": "Spanish",
-    "et": "Estonian",
-    "eu": "Basque",
-    "fa": "Persian",
-    "fi": "Finnish",
-    "fr": "French",
-    "ga": "Irish",
-    "gl": "Galician",
-    "gu": "Gujarati",
-    "ha": "Hausa",
-    "he": "Hebrew",
-    "hi": "Hindi",
-    "hr": "Croatian",
-    "hu": "Hungarian",
-    "hy": "Armenian",
-    "id": "Indonesian",
-    "ig": "Igbo",
-    "is": "Icelandic",
-    "it": "Italian",
-    "ja": "Japanese",
-    "jv": "Javanese",
-    "ka": "Georgian",
-    "kk": "Kazakh",
-    "km": "Khmer",
-    "kn": "Kannada",
-    "ko": "Korean",
-    "ku": "Kurdish",
-    "ky": "Kyrgyz",
-    "la": "Latin",
-    "lb": "Luxembourgish",
-    "lo": "Lao",
-    "lt": "Lithuanian",
-    "lv": "Latvian",
-    "mg": "Malagasy",
-    "mk": "Macedonian",
-    "ml": "Malayalam",
-    "mn": "Mongolian",
-    "mr": "Marathi",
-    "ms": "Malay",
-    "mt": "Maltese",
-    "my": "Burmese",
-    "ne": "Nepali",
-    "nl": "Dutch",
-    "no": "Norwegian",
-    "oc": "Occitan",
-    "or": "Odia",
-    "pa": "Punjabi",
-    "pl": "Polish",
-    "ps": "Pashto",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-    "rw": "Kinyarwanda",
-    "sa": "Sanskrit",
-    "si": "Sinhala",
-    "sk": "Slovak",
-    "sl": "Slovenian",
-    "so": "Somali",
-    "sq": "Albanian",
-    "sr": "Serbian",
-    "sv": "Swedish",
-    "sw": "Swahili",
-    "ta": "Tamil",
-    "te": "Telugu",
-    "tg": "Tajik",
-    "th": "Thai",
-    "tk": "Turkmen",
-    "tl": "Tagalog",
-    "tr": "Turkish",
-    "tt": "Tatar",
-    "ug": "Uyghur",
-    "uk": "Ukrainian",
-    "ur": "Urdu",
-    "uz": "Uzbek",
-    "vi": "Vietnamese",
-    "xh": "Xhosa",
-    "yo": "Yoruba",
-    "zh": "Chinese",
-    "zu": "Zulu",
-}
+_NAMES = """
+af Afrikaans, am Amharic, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian, ca Catalan,
+ckb Sorani, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish, et Estonian, eu
+Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa, he Hebrew, hi Hindi, hr
+Croatian, hu Hungarian, hy Armenian, id Indonesian, ig Igbo, is Icelandic, it Italian, ja Japanese, jv Javanese, ka
+Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, ku Kurdish, ky Kyrgyz, la Latin, lb Luxembourgish, lo Lao, lt
+Lithuanian, lv Latvian, mg Malagasy, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi, ms Malay, mt Maltese, my
+Burmese, ne Nepali, nl Dutch, no Norwegian, oc Occitan, or Odia, pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro
+Romanian, ru Russian, rw Kinyarwanda, sa Sanskrit, si Sinhala, sk Slovak, sl Slovenian, so Somali, sq Albanian, sr
+Serbian, sv Swedish, sw Swahili, ta Tamil, te Telugu, tg Tajik, th Thai, tk Turkmen, tl Tagalog, tr Turkish, tt Tatar,
+ug Uyghur, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa, yo Yoruba, zh Chinese, zu Zulu
+"""
+NAMES = {entry.split()[0]: entry.strip().partition(" ")[2] for entry in _NAMES.replace("\n", " ").split(",")}
 """English names of languages."""
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
@@ -161,22 +65,19 @@ def languages_of(texts: Sequence[str]) -> dict[str, float]:
     words = [set(_NO_LETTERS.split(text)) - {""} for text in texts]
     if sum(len(word.encode("utf-8", "replace")) for word in set().union(*words)) < LEAST:
         return {}
-    ranks = [dict(_identifier().rank(text)) for text, own in zip(texts, words, strict=True) if own]
+    ranks = [dict(_identifier().rank(text)) for text, in_text in zip(texts, words, strict=True) if in_text]
     codes = sorted(ranks[0])
     likelihood = np.array([[rank[code] for code in codes] for rank in ranks]) + 1e-6
     shares = np.full(len(codes), 1 / len(codes))
     for _ in range(30):
         belongs = likelihood * shares
         shares = (belongs / belongs.sum(axis=1, keepdims=True)).mean(axis=0)
-    found = dict[str, float]()
+    by_code = dict[str, float]()
     for code, share in zip(codes, shares.tolist(), strict=True):
-        found[VARIANTS.get(code, code)] = found.get(VARIANTS.get(code, code), 0.0) + share
-    main = max(found, key=lambda code: found[code])
-    counted = {
-        code: share
-        for code, share in found.items()
-        if code == main or (share >= SHARE and share * len(texts) >= AT_LEAST)
-    }
+        by_code[VARIANTS.get(code, code)] = by_code.get(VARIANTS.get(code, code), 0.0) + share
+    main = max(by_code, key=by_code.__getitem__)
+    enough = max(SHARE, AT_LEAST / len(texts))
+    counted = {code: share for code, share in by_code.items() if code == main or share >= enough}
     if sum(counted.values()) < CLEAR or main == NONE:
         return {}
     return {code: counted[code] for code in sorted(counted, key=lambda code: -counted[code]) if code != NONE}

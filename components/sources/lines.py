@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sparring.components.sources import base
 from sparring.components.sources.reading import plain_or_gz, read_lines
-from sparring.components.sources.records import Bad, Document, Judgement, Query, document
+from sparring.components.sources.records import Bad, Document, document
 
 
 class Source(base.Source):
@@ -16,20 +16,12 @@ class Source(base.Source):
     """The file. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
 
     def files(self) -> dict[str, Path]:
-        """The file."""
+        """Return the file."""
         path = plain_or_gz(base.locate(self.path))
         return {path.name: path}
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """A document for each line that is not empty."""
+        """Yield a document for each line that is not empty."""
         for path in self.files().values():
             for line in read_lines(path):
                 yield line if isinstance(line, Bad) else document(str(line.number), "", line.text, line.place)
-
-    def read_queries(self) -> Iterator[Query | Bad]:
-        """None."""
-        return iter(())
-
-    def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """None."""
-        return iter(())

@@ -25,39 +25,36 @@ class Source(base.Source):
     have qrels."""
 
     def files(self) -> dict[str, Path]:
-        """The collection, and the queries and qrels of the chosen splits."""
-        folder = base.locate(self.path)
+        """Return the collection, and the queries and qrels of the chosen splits."""
         splits = self._splits().values()
         paths = [self._path("collection.tsv"), *(self._path(f"queries.{theirs}.tsv") for theirs in splits)]
         qrels = [self._path(f"qrels.{theirs}.tsv") for theirs in splits]
         paths += [path for path in qrels if self.splits is not None or path.exists()]
-        return named(folder, paths)
+        return named(base.locate(self.path), paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The lines of the collection."""
+        """Yield the lines of the collection."""
         for row in read_cells(self._path("collection.tsv"), self.columns):
             if isinstance(row, Bad):
                 yield row
-                continue
-            own = dict(zip(self.columns, row.cells, strict=True))
-            yield document(own.get("doc_id"), own.get("title"), own.get("text"), row.place)
+            else:
+                yield document(row.value.get("doc_id"), row.value.get("title"), row.value.get("text"), row.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The queries of each split, with or without judgements."""
+        """Yield the queries of each split, with or without judgements."""
         for split, theirs in self._splits().items():
             path = self._path(f"queries.{theirs}.tsv")
-            rows = read_cells(path, ("query id", "text"))
+            rows = read_cells(path, ("id", "text"))
             for row in some(rows, path, "queries", "`splits` without this one"):
-                yield row if isinstance(row, Bad) else query(row.cells[0], row.cells[1], None, split, row.place)
+                yield row if isinstance(row, Bad) else query(row.value["id"], row.value["text"], None, split, row.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The judgements of each split that has some."""
+        """Yield the judgements of each split that has some."""
         files = self.files().values()
         for split, theirs in self._splits().items():
             path = self._path(f"qrels.{theirs}.tsv")
-            if path not in files:
-                continue
-            yield from some(read_judgements(path, split), path, "qrels", "no such file")
+            if path in files:
+                yield from some(read_judgements(path, split), path, "qrels", "no such file")
 
     def _path(self, name: str) -> Path:
         return plain_or_gz(base.locate(self.path) / name)

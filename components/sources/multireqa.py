@@ -37,12 +37,12 @@ class Source(base.Source):
     development split."""
 
     def files(self) -> dict[str, Path]:
-        """Sentences and contexts of every split."""
+        """Return sentences and contexts of every split."""
         paths = [path for split in self.splits.values() for path in (self._sentences(split), self._contexts(split))]
         return named(base.locate(self.path), paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The sentences, by their ids in MultiReQA."""
+        """Yield the sentences, by their ids in MultiReQA."""
         for split in self.splits.values():
             for context in self._read(split):
                 if isinstance(context, Bad):
@@ -53,37 +53,48 @@ class Source(base.Source):
                     yield document(sentence.name, None, text, context.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The questions that a sentence answers."""
-        for ours, split in self.splits.items():
-            for context in self._whole(split):
-                for asked in context.questions:
-                    if context.answering(asked):
-                        yield query(asked.get("qid"), asked.get("question"), asked.get("answers"), ours, context.place)
+        """Yield the questions that a sentence answers."""
+        for asked, answering, split, place in self._answered():
+            if answering:
+                yield query(asked.get("qid"), asked.get("question"), asked.get("answers"), split, place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The sentences that answer each question."""
-        for ours, split in self.splits.items():
-            for context in self._whole(split):
-                for asked in context.questions:
-                    for sentence in context.answering(asked):
-                        yield judgement(asked.get("qid"), sentence.name, 1, ours, context.place)
+        """Yield the sentences that answer each question."""
+        for asked, answering, split, place in self._answered():
+            for sentence in answering:
+                yield judgement(asked.get("qid"), sentence.name, 1, split, place)
 
-    def _whole(self, split: str) -> "Iterator[_Context]":
-        """The contexts of a split that have sentences; others were reported when the documents were read."""
-        return (context for context in self._read(split) if isinstance(context, _Context))
+    def _answered(self) -> "Iterator[tuple[dict[str, Any], list[_Sentence], str, str]]":
+        """Yield each question with the sentences that answer it, its split and place. Bad contexts were reported when
+        the documents were read."""
+        for ours, split in self.splits.items():
+            for context in self._read(split):
+                if isinstance(context, _Context):
+                    for asked in context.questions:
+                        yield asked, context.answering(asked), ours, context.place
 
     def _read(self, split: str) -> "Iterator[_Context | Bad]":
-        """The contexts of a split that have sentences, and what is wrong with others."""
-        found = _Sentences(self._sentences(split))
-        yield from found.bad
+        """Yield the contexts of a split that have sentences, and bad rows."""
+        sentences, places = dict[str, Any](), dict[str, tuple[str, str]]()
+        path = self._sentences(split)
+        for item in some(read_objects(path), path, "sentences", "another `name`"):
+            if isinstance(item, Bad):
+                yield item
+            elif (sentence := _sentence(item.value)) is None:
+                yield Bad("wrong columns", item.place, "expected candidate_id, response_start and response_end")
+            else:
+                context, _, number = sentence.name.rpartition("/_")
+                first = context.partition("_")[2].partition("/")[0]
+                places.setdefault(first, (context, item.place))
+                sentences.setdefault(first, array("q")).extend((int(number), sentence.start, sentence.end))
         path = self._contexts(split)
         for item in some(read_objects(path), path, "contexts", "another file in `contexts`"):
             if isinstance(item, Bad):
                 yield item
             elif "header" not in item.value:
-                yield from _context(item, found)
-        for place in found.left():
-            yield Bad("sentence of a missing context", place, f"{path} has none of its questions")
+                yield from _context(item, sentences, places)
+        for first in sentences:
+            yield Bad("sentence of a missing context", places[first][1], f"{path} has none of its questions")
 
     def _sentences(self, split: str) -> Path:
         return plain_or_gz(base.locate(self.path) / split / self.name / "candidates.json")
@@ -97,7 +108,7 @@ class Source(base.Source):
 
 
 class _Sentence(NamedTuple):
-    """A sentence: its id, and where it begins and ends in its context, the end excluded."""
+    """A sentence: its id, and its start and end in its context, the end excluded."""
 
     name: str
     start: int
@@ -113,48 +124,14 @@ class _Context(NamedTuple):
     place: str
 
     def answering(self, question: dict[str, Any]) -> list[_Sentence]:
-        """The sentences with the whole of an answer to a question. Ends of answers are included in them."""
-        spans = [span for found in question["detected_answers"] for span in found["char_spans"]]
-        return [one for one in self.sentences if any(one.start <= start and end < one.end for start, end in spans)]
-
-
-class _Sentences:
-    """Where the sentences of a split begin and end. Their ids are `NAME_QUESTION/QUESTION/.../_NUMBER`, with the ids of
-    all questions about their context. Held in memory: 24 bytes a sentence, and the ids of contexts."""
-
-    def __init__(self, path: Path) -> None:
-        self.bad: list[Bad] = []
-        self._of: dict[str, array[int]] = {}
-        self._contexts: dict[str, tuple[str, str]] = {}
-        """By the first question: the context's part of ids, and the place of its first sentence."""
-        for item in some(read_objects(path), path, "sentences", "another `name`"):
-            if isinstance(item, Bad):
-                self.bad.append(item)
-            elif (sentence := _sentence(item.value)) is None:
-                how = "expected candidate_id, response_start and response_end"
-                self.bad.append(Bad("wrong columns", item.place, how))
-            else:
-                context, _, number = sentence.name.rpartition("/_")
-                first = context.partition("_")[2].partition("/")[0]
-                self._contexts.setdefault(first, (context, item.place))
-                self._of.setdefault(first, array("q")).extend((int(number), sentence.start, sentence.end))
-
-    def take(self, questions: list[str]) -> list[_Sentence]:
-        """The sentences of the context of some questions, in order; none where it has none. Only once."""
-        first = next((one for one in questions if one in self._of), None)
-        if first is None:
-            return []
-        numbers, (context, _) = self._of.pop(first), self._contexts[first]
-        rows = sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
-        return [_Sentence(f"{context}/_{number}", start, end) for number, start, end in rows]
-
-    def left(self) -> Iterator[str]:
-        """The places of sentences that nobody has taken."""
-        return (self._contexts[first][1] for first in self._of)
+        """Return the sentences with the whole of an answer to a question. Answers include their last character."""
+        spans = [span for answer in question["detected_answers"] for span in answer["char_spans"]]
+        return [part for part in self.sentences if any(part.start <= start and end < part.end for start, end in spans)]
 
 
 def _sentence(row: dict[str, Any]) -> _Sentence | None:
-    """A row of MultiReQA; None where it is none."""
+    """Return a row of MultiReQA. Its id is `NAME_QUESTION/QUESTION/.../_NUMBER`, with the ids of all questions about
+    its context."""
     name, start, end = (row.get(key) for key in ("candidate_id", "response_start", "response_end"))
     if not isinstance(name, str) or not isinstance(start, int) or not isinstance(end, int):
         return None
@@ -163,12 +140,15 @@ def _sentence(row: dict[str, Any]) -> _Sentence | None:
     return _Sentence(name, start, end) if fits else None
 
 
-def _context(item: Item, found: _Sentences) -> Iterator[_Context | Bad]:
-    """A line of the shared task with its sentences; nothing where it has none."""
+def _context(item: Item, sentences: dict[Any, Any], places: dict[Any, tuple[str, str]]) -> Iterator[_Context | Bad]:
+    """Yield a line of the shared task with its sentences, which are taken out; nothing if it has none."""
     text, questions = item.value.get("context"), item.value.get("qas")
     try:
-        sentences = found.take([asked["qid"] for asked in questions])
-        context = _Context(text, sentences, questions, item.place)
+        first = next((asked["qid"] for asked in questions if asked["qid"] in sentences), None)
+        numbers = sentences.pop(first, array("q"))
+        rows = sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+        parts = [_Sentence(f"{places[first][0]}/_{number}", start, end) for number, start, end in rows]
+        context = _Context(text, parts, questions, item.place)
         for asked in questions:
             context.answering(asked)
     except (LookupError, TypeError, ValueError):
@@ -176,7 +156,7 @@ def _context(item: Item, found: _Sentences) -> Iterator[_Context | Bad]:
         return
     if not isinstance(text, str):
         yield Bad("wrong columns", item.place, f"the context must be text, and is {text!r:.60}")
-    elif beyond := [one for one in sentences if one.end > len(text)]:
+    elif beyond := [part for part in parts if part.end > len(text)]:
         yield Bad("sentence beyond its context", item.place, f"it ends at {len(text)}", beyond[0].name)
-    elif sentences:
+    elif parts:
         yield context

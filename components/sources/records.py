@@ -1,9 +1,8 @@
-"""The records that sources yield: documents, queries and judgements, checked, or a description of what is wrong.
+"""The records that sources yield: checked documents, queries and judgements, or a description of what is wrong.
 
-Each has its `place`, the file and line or row that it was read from, for error messages.
+Each has its `place` for error messages: the file and line or row that it was read from.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from sparring.components.data.tables import as_relevance
 
 
 class Bad(NamedTuple):
-    """A record that cannot be used. `reason` is one of a few fixed texts, so that records can be counted by it."""
+    """A record that cannot be used. `reason` is a fixed text, so that records can be counted by it."""
 
     reason: str
     place: str
@@ -25,13 +24,13 @@ class Bad(NamedTuple):
         return f"{self.place}: {self.reason}{named}" + (f" ({self.detail})" if self.detail else "")
 
     def example(self) -> str:
-        """Where it is and what is wrong with it, beside its reason."""
+        """Return the place and what is wrong there, without the reason."""
         named = f" {self.id!r:.60}" if self.id else ""
         return f"{self.place}{named}" + (f" ({self.detail})" if self.detail else "")
 
 
 def refused(bad: Bad) -> UserError:
-    """The error that stops at a record."""
+    """Return the error that stops at a record."""
     how = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
     return UserError(f"{bad}; {how}, or set data.on_bad: drop")
 
@@ -86,51 +85,35 @@ UNJUDGED = "unjudged"
 """The split of queries without judgements, in collections where the judgements determine a query's split."""
 
 
-def document(
-    doc_id: Any, title: Any, text: Any, place: str, *, columns: Mapping[str, str | None] | None = None
-) -> Document | Bad:
-    """A checked document; a title or text of None is empty. The table's names of columns are for messages."""
-    name = _id(doc_id, "document", place, _column("doc_id", columns))
+def document(doc_id: Any, title: Any, text: Any, place: str) -> Document | Bad:
+    """Return a checked document. A title or text of None is empty."""
+    name = _id(doc_id, "document", place)
     if isinstance(name, Bad):
         return name
-    lacks = _lacks(_column("text", columns)) if text is None else ""
-    title, text = ("" if value is None else value for value in (title, text))
-    if not isinstance(title, str) or not isinstance(text, str):
-        return Bad("wrong columns", place, _untextual(title, text, columns), name)
+    for column, value in (("title", title), ("text", text)):
+        if not isinstance(value, str | None):
+            return Bad("wrong columns", place, f"{column} must be text, and is {value!r:.60}", name)
+    title, text = title or "", text or ""
     if not title.strip() and not text.strip():
-        return Bad("document with neither title nor text", place, lacks, name)
-    if bad := _undecoded((title, text), place, name):
-        return bad
-    return Document(name, title, text, place)
+        return Bad("document with neither title nor text", place, id=name)
+    return _undecoded((title, text), place, name) or Document(name, title, text, place)
 
 
-def _untextual(title: Any, text: Any, columns: Mapping[str, str | None] | None) -> str:
-    """Which of a document's title and text is no text."""
-    ours, value = ("text", text) if isinstance(title, str) else ("title", title)
-    how = _left_out("documents", "title", columns) if ours == "title" else ""
-    return f"{_column(ours, columns) or ours} must be text, and is {value!r:.60}{how}"
-
-
-def query(
-    query_id: Any, text: Any, answers: Any, split: str, place: str, *, columns: Mapping[str, str | None] | None = None
-) -> Query | Bad:
-    """A checked query, with the texts of its answers. The table's names of columns are for messages."""
-    name = _id(query_id, "query", place, _column("query_id", columns))
+def query(query_id: Any, text: Any, answers: Any, split: str, place: str) -> Query | Bad:
+    """Return a checked query, with the texts of its answers."""
+    name = _id(query_id, "query", place)
     if isinstance(name, Bad):
         return name
     if not isinstance(text, str | None):
         return Bad("wrong columns", place, "the text of a query must be text", name)
     if text is None or not text.strip():
-        return Bad("empty query", place, _lacks(_column("text", columns)) if text is None else "", name)
+        return Bad("empty query", place, id=name)
     texts = answer_texts(answers)
     if texts is None:
-        detail = f"got {answers!r:.60}{_left_out('queries', 'answers', columns)}"
-        return Bad("answers that are not a list of texts", place, detail, name)
+        return Bad("answers that are not a list of texts", place, f"got {answers!r:.60}", name)
     if not is_split(split):
-        return Bad("split without a name", place, _of_split(split) + _left_out("queries", "split", columns), name)
-    if bad := _undecoded((text, *texts), place, name):
-        return bad
-    return Query(name, text, texts, split, place)
+        return Bad("split without a name", place, f"got {split!r:.40}", name)
+    return _undecoded((text, *texts), place, name) or Query(name, text, texts, split, place)
 
 
 def answer_texts(answers: Any) -> list[str] | None:
@@ -142,44 +125,29 @@ def answer_texts(answers: Any) -> list[str] | None:
     """
     if isinstance(answers, Mapping) and "text" in answers:
         answers = [answers["text"]] if isinstance(answers["text"], str) else answers["text"]
-    if answers is None:
-        return []
-    if not isinstance(answers, (list, tuple)):
+    if not isinstance(answers, list | tuple | None):
         return None
-    texts = [one["text"] if isinstance(one, Mapping) and "text" in one else one for one in answers]
-    if not all(isinstance(one, str | None) for one in texts):
-        return None
-    return [one for one in texts if one is not None]
+    texts = [item["text"] if isinstance(item, Mapping) and "text" in item else item for item in answers or ()]
+    return [text for text in texts if text is not None] if all(isinstance(text, str | None) for text in texts) else None
 
 
-def judgement(
-    query_id: Any,
-    doc_id: Any,
-    relevance: Any,
-    split: str,
-    place: str,
-    *,
-    columns: Mapping[str, str | None] | None = None,
-) -> Judgement | Bad:
-    """A checked judgement. The table's names of columns are for messages."""
-    query_name = _id(query_id, "query", place, _column("query_id", columns))
-    doc_name = _id(doc_id, "document", place, _column("doc_id", columns))
+def judgement(query_id: Any, doc_id: Any, relevance: Any, split: str, place: str) -> Judgement | Bad:
+    """Return a checked judgement."""
+    query_name, doc_name = _id(query_id, "query", place), _id(doc_id, "document", place)
     if isinstance(query_name, Bad):
         return query_name
     if isinstance(doc_name, Bad):
         return doc_name
     integer = as_relevance(relevance)
     if integer is None:
-        words = columns is not None and isinstance(relevance, str) and relevance.strip().isalpha()
-        how = "; `data.grades` says what a word counts" if words else ""
-        return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}, of query {query_name!r}{how}")
+        return Bad("relevance that is not an integer", place, f"got {relevance!r:.40}, of query {query_name!r}")
     if not is_split(split):
-        return Bad("split without a name", place, _of_split(split), query_name)
+        return Bad("split without a name", place, f"got {split!r:.40}", query_name)
     return Judgement(query_name, doc_name, integer, split, place)
 
 
 def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
-    """For each query, the split of its first judgement: its own split, in collections that do not name it."""
+    """Return the split of each query's first judgement, for collections that do not name the splits of queries."""
     splits: dict[str, str] = {}
     for record in judgements:
         if isinstance(record, Judgement):
@@ -187,72 +155,35 @@ def first_splits(judgements: Iterable[Judgement | Bad]) -> dict[str, str]:
     return splits
 
 
-def _column(ours: str, columns: Mapping[str, str | None] | None) -> str | None:
-    """The table's name of a column; None where the record is of no table with columns."""
-    return None if columns is None else columns.get(ours) or ours
-
-
-def _left_out(table: str, ours: str, columns: Mapping[str, str | None] | None) -> str:
-    """How to leave a column out that a table may do without; empty where the record is of no table with columns."""
-    return "" if columns is None else f"; `columns: {{{table}: {{{ours}: null}}}}` leaves the column out"
-
-
-def _lacks(column: str | None) -> str:
-    """Why a value is missing."""
-    return f"it has no {column!r}" if column else ""
-
-
-def _id(value: Any, kind: str, place: str, column: str | None) -> str | Bad:
-    """An id as text. It must not contain white space, which separates columns in TREC files."""
-    if value is None and column:
-        return Bad(f"no {kind} id", place, _lacks(column))
+def _id(value: Any, kind: str, place: str) -> str | Bad:
+    """Return an id as text, or what is wrong with it. White space separates columns in TREC files."""
+    if value is None:
+        return Bad(f"no {kind} id", place)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        how = "; write the column as whole numbers or as text" if isinstance(value, float) else ""
-        return Bad("wrong columns", place, f"expected a {kind} id, got {value!r}{how}")
+        return Bad("wrong columns", place, f"expected a {kind} id as text or a whole number, got {value!r:.60}")
     if not value.strip():
         return Bad(f"empty {kind} id", place)
     if len(value.split()) != 1 or value != value.strip():
-        how = LISTED if is_list(value) else "an id has none; is this the column of ids?"
-        return Bad(f"{kind} id with white space", place, how, value)
+        return Bad(f"{kind} id with white space", place, "is this the column of ids? Each id needs a row", value)
     if bad := _undecoded((value,), place):
         return bad
-    if not value.isprintable() and any(unicodedata.category(one) == "Cc" for one in value):
+    if not value.isprintable() and any(unicodedata.category(character) == "Cc" for character in value):
         return Bad(f"{kind} id with a control character", place, id=value)
     return value
 
 
-LISTED = "a list? each id needs a row of its own, with the rest of its row again"
-"""What to do about what looks like several ids."""
-
-
-def is_list(name: str) -> bool:
-    """Whether what stands in an id's place looks like several ids.
-
-    >>> is_list("A-1, A-2"), is_list("A-1|A-2"), is_list("A-1"), is_list("A,")
-    (True, True, False, False)
-    """
-    return bool(re.fullmatch(r"\s*[^\s,;|]+(\s*[,;|]\s*[^\s,;|]+)+\s*", name))
-
-
 def is_split(name: Any) -> bool:
-    """Whether a split can be called so. It may be the name of a column or of a file, and is printed."""
-    return isinstance(name, str) and bool(name.strip()) and name.isprintable() and not _is_path(name)
-
-
-def _of_split(name: Any) -> str:
-    path = "; a split may be the name of a file, which has no /" if isinstance(name, str) and _is_path(name) else ""
-    return f"got {name!r:.40}{path}"
-
-
-def _is_path(name: str) -> bool:
-    return "/" in name or name in (".", "..")
+    """Say whether a split can have this name. It may become the name of a column or of a file, and is printed."""
+    return (
+        isinstance(name, str) and bool(name.strip()) and name.isprintable() and not ("/" in name or name in (".", ".."))
+    )
 
 
 def _undecoded(texts: Iterable[str], place: str, name: str = "") -> Bad | None:
-    """What is wrong where one of the texts cannot be encoded. A byte that is not UTF-8 was decoded to a surrogate of
-    its own; any other surrogate stood in JSON as an escape."""
+    """Return what is wrong if a text cannot be encoded. A byte that is not UTF-8 was decoded to a surrogate of its own.
+    Any other surrogate stood in JSON as an escape."""
     for text in texts:
         if text.isascii():
             continue

@@ -6,7 +6,9 @@ Its trainers go by the order of columns, not by their names, but for `label`, `l
 with `scores` (the positive's first) or without, labelled pairs, and labelled lists.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +24,7 @@ from sparring.components.sources.training_groups import Given, divided, passages
 LABELS = ("label", "labels", "score", "scores")
 NO_TEXT = ("dataset_name",)
 PLACES = {"anchor": 0, "query": 0, "question": 0, "positive": 1, "negative": 2}
-"""Where a column of this name stands."""
+"""The place of a column with this name among the texts."""
 ROWS = 10_000
 """Rows in memory at once when a table is written."""
 
@@ -41,46 +43,43 @@ class Source(training_groups.GroupSource):
     teacher the first text after the query is the positive."""
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
-        """A pair, a triplet, an n-tuple, or a list."""
-        named = next((name for name in LABELS if name in row), None)
+        """Return a pair, a triplet, an n-tuple, or a list."""
+        labelled = next((name for name in LABELS if name in row), None)
         columns = self.columns or [name for name in row if name not in (*LABELS, *NO_TEXT)]
         if len(columns) < 2 or any(name not in row for name in columns):
-            return Bad(
-                "wrong columns",
-                place,
-                f"expected {listing(self.columns or ['two columns of text'])}; it has {', '.join(row)}",
-            )
+            expected = listing(self.columns or ["two columns of text"])
+            return Bad("wrong columns", place, f"expected {expected}; it has {', '.join(row)}")
         if not self.columns and (why := _misplaced(columns)):
-            detail = (
-                f"{why}; `columns` names those with texts in their order: the query's, the positive's, the negatives'"
-            )
-            return Bad("wrong columns", place, detail)
-        asked, *others = (row[name] for name in columns)
-        pair = len(others) == 1 and not isinstance(others[0], list)
-        texts = others[0] if len(others) == 1 and not pair else others
-        if len(others) > 1 and others[0] is None:
+            how = "`columns` names the columns with texts in their order: the query's, the positive's, the negatives'"
+            return Bad("wrong columns", place, f"{why}; {how}")
+        query, *cells = (row[name] for name in columns)
+        pair = len(cells) == 1 and not isinstance(cells[0], list)
+        if len(cells) > 1 and cells[0] is None:
             return Bad("wrong columns", place, f"{columns[1]!r}, the positive, is null")
-        texts = [text for text in texts if text is not None]  # n-tuples of several lengths in one table
+        texts = cells[0] if len(cells) == 1 and not pair else cells
+        texts = [text for text in texts if text is not None]  # n-tuples of different lengths in one table
         if not texts:
             return Bad("wrong columns", place, "a query without a text after it")
-        label = row[named] if named is not None else None
+        targets = [1.0] + [0.0] * (len(texts) - 1)
+        label = row[labelled] if labelled is not None else None
         if label is None:
-            return without_ids(asked, texts, [1.0] + [0.0] * (len(texts) - 1), None, split, place)
+            return without_ids(query, texts, targets, None, split, place)
         values = scores(label if isinstance(label, list) else [label], place)
         if isinstance(values, Bad):
             return values
         if len(values) != len(texts):
-            detail = f"{len(values)} in {named!r} for {len(texts)} texts; accepted: one for each text after the query"
+            detail = (
+                f"{len(values)} in {labelled!r} for {len(texts)} texts; accepted: one for each text after the query"
+            )
             return Bad("labels that do not fit", place, detail)
-        taught = self.labels == "teacher" or (self.labels is None and str(named).startswith("score"))
-        targets = [1.0] + [0.0] * (len(texts) - 1)
+        taught = self.labels == "teacher" or (self.labels is None and str(labelled).startswith("score"))
         if not taught or (pair and not isinstance(label, list)):
             targets = [float(value >= self.positive) for value in values]
-        return without_ids(asked, texts, targets, values if taught else None, split, place)
+        return without_ids(query, texts, targets, values if taught else None, split, place)
 
 
 def _misplaced(columns: list[str]) -> str:
-    """What speaks against taking columns by their order; empty where nothing does."""
+    """Return a reason against taking columns by their order, if there is any."""
     for at, name in enumerate(columns):
         if name == "id" or name.endswith("_id"):
             return f"{name!r} has no texts, but ids"
@@ -90,45 +89,29 @@ def _misplaced(columns: list[str]) -> str:
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write n-tuples as Parquet, a row a positive: `anchor`, `positive`, `negative_1` ..., and `scores` where there is
-    a teacher. UserError where groups have different numbers of negatives."""
+    """Write n-tuples as Parquet, a row a positive: `anchor`, `positive`, `negative_1` ..., and `scores` if there is a
+    teacher. Raise UserError if groups have different numbers of negatives."""
     path = folder / f"{name}.parquet"
-    with replacing(path) as temporary:
-        writer, rows = None, []
-        for record in records:
-            rows += _tuples(record)
-            if len(rows) >= ROWS:
-                writer = _written(writer, temporary, rows)
-                rows = []
-        writer = _written(writer, temporary, rows)
-        writer.close()
+    with replacing(path) as temporary, ExitStack() as stack:
+        writer, rows = None, (row for record in records for row in _tuples(record))
+        while (batch := list(islice(rows, ROWS))) or writer is None:
+            if writer is None:
+                names = list(batch[0]) if batch else ["anchor", "positive"]
+                types = [pa.list_(pa.float32()) if name == "scores" else pa.large_string() for name in names]
+                schema = pa.schema(list(zip(names, types, strict=True)))
+                writer = stack.enter_context(pq.ParquetWriter(temporary, schema))
+            if unlike := next((row for row in batch if list(row) != names), None):
+                raise UserError(
+                    f"groups with different numbers of negatives, or scores of some alone: columns {', '.join(names)} "
+                    f"and {', '.join(unlike)}; accepted in a table of sentence-transformers: the same for all"
+                )
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
     return path
 
 
-def _tuples(record: Given) -> list[dict[str, Any]]:
+def _tuples(record: Given) -> Iterator[dict[str, Any]]:
     texts, teacher, (positives, negatives) = passages(record), record.teacher, divided(record)
-    return [
-        {
-            "anchor": record.query,
-            "positive": texts[positive],
-            **{f"negative_{number}": texts[at] for number, at in enumerate(negatives, 1)},
-            **({"scores": [teacher[at] for at in (positive, *negatives)]} if teacher is not None else {}),
-        }
-        for positive in positives
-    ]
-
-
-def _written(writer: Any, path: Path, rows: list[dict[str, Any]]) -> Any:
-    """Write some rows; the writer, which the first rows open."""
-    names = list(rows[0]) if writer is None and rows else (writer.schema.names if writer else ["anchor", "positive"])
-    types = [pa.list_(pa.float32()) if name == "scores" else pa.large_string() for name in names]
-    schema = pa.schema(list(zip(names, types, strict=True)))
-    for row in rows:
-        if list(row) != names:
-            raise UserError(
-                f"groups with different numbers of negatives, or scores of some alone: columns {', '.join(names)} and "
-                f"{', '.join(row)}; accepted in a table of sentence-transformers: the same for all"
-            )
-    writer = writer or pq.ParquetWriter(path, schema)
-    writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-    return writer
+    for positive in positives:
+        row = {"anchor": record.query, "positive": texts[positive]}
+        row |= {f"negative_{number}": texts[at] for number, at in enumerate(negatives, 1)}
+        yield row | ({"scores": [teacher[at] for at in (positive, *negatives)]} if teacher is not None else {})

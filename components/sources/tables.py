@@ -1,66 +1,84 @@
-"""Tables in files of other programs: .csv, .tsv, .jsonl and .parquet with named columns, and .txt with a text a line;
-plain or, but for Parquet, .gz. Qrels may be TREC's, without a header and under any name: they are known by their lines.
+"""Tables in files of other programs (`components.sources.table_files`): one of documents, one of queries, one of qrels.
 
-As with `format: parquet` there is a table of documents, one of queries and one of qrels, and `columns` says which
-columns are what. `paired: true` is for a list of questions with their texts: the document of each row is relevant to
-the query of that row, and one file may hold both. The rows of a table without a column of ids are numbered; where
-rows of queries judge themselves, those with the same text are one query. Where a table has the column, a row without
-an id is a bad record.
+`columns` says which columns are what. `paired: true` is for a list of questions with their texts: the document of each
+row is relevant to the query of that row, and one file may hold both. `qrels` may be the queries' own file, where each
+row names the document that answers it. The rows of a table without a column of ids are numbered through all its files.
+Rows of pairs, or of queries that judge themselves, with the same text are one document, or one query.
 
-In .tsv files quotes are part of the text, and a row is a line. A row that cannot be read at all, such as one with too
-many cells, stops the run with `on_bad: drop` too: nobody could say any more which rows belong together.
+If only one of queries and qrels has a column `split`, it holds for the other too. If neither has, the key `split` names
+the split of all.
 """
 
-import hashlib
 import json
 import re
 import token
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from io import StringIO
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
 from tokenize import TokenError, generate_tokens
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from sparring.components.config import UserError, listing
-from sparring.components.sources import base, parquet
-from sparring.components.sources.parquet import Files, Role, check_ours, patterns, theirs_of
-from sparring.components.sources.reading import (
-    Item,
-    Row,
-    first_keys,
-    literal,
-    of_trec,
-    read_csv,
-    read_lines,
-    read_objects,
-)
+from sparring.components.config import Config, UserError
+from sparring.components.sources import base
+from sparring.components.sources.reading import literal, matching, named
 from sparring.components.sources.records import (
+    UNJUDGED,
     Bad,
     Document,
     Judgement,
     Query,
     answer_texts,
     document,
+    first_splits,
     judgement,
     query,
 )
+from sparring.components.sources.table_files import columns_of, read_columns
 
-KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
-TREC = ["query_id", "iteration", "doc_id", "relevance"]
-"""The columns of TREC's qrels, which have no header and any name."""
-IDS = {"documents": "doc_id", "queries": "query_id", "qrels": "query_id"}
-"""The column of ids that the rows of a table may do without: they are numbered."""
+Role = Literal["documents", "queries", "qrels"]
+"""A table of a source: the key that names its files, and the key of its columns' names."""
+NO_SPLIT = "no split; give the table a column `split`, or the source the key `split`"
+
+Files = str | list[str] | dict[str, str] | None
+"""The files of a table: a name or pattern, several of them, or the split of each."""
 
 
-class Source(parquet.Source):
-    """The keys of `format: tables`, beside those of `format: parquet`."""
+def patterns(files: Files) -> list[tuple[str, str | None]]:
+    """Return the names and patterns of a table's files, each with its split.
 
+    >>> patterns(["a.csv", "b.csv"]), patterns({"train": "a.csv"}), patterns(None)
+    ([('a.csv', None), ('b.csv', None)], [('a.csv', 'train')], [])
+    """
+    if isinstance(files, dict):
+        return [(pattern, split) for split, pattern in files.items()]
+    return [(pattern, None) for pattern in ([files] if isinstance(files, str) else files or [])]
+
+
+class Columns(Config):
+    """The tables' names of columns that they call differently, such as `documents: {doc_id: _id}`. Null leaves a column
+    out that a table may do without, such as `queries: {answers: null}`."""
+
+    documents: dict[str, str | None] = {}
+    """Names of doc_id, title and text."""
+    queries: dict[str, str | None] = {}
+    """Names of query_id, text, answers and split; of pairs also of relevance."""
+    qrels: dict[str, str | None] = {}
+    """Names of query_id, doc_id, relevance and split."""
+
+
+class Source(base.Source):
+    """The keys of `format: tables`."""
+
+    path: str
+    """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     documents: str | list[str] = "documents.csv"
-    """The file inside the folder, or a pattern such as `documents/*.csv`; or several of them."""
+    """The file inside the folder, or a pattern such as `documents/*.parquet`; or several of them."""
     queries: Files = None
     """The file, pattern, or several; or the file of each split: `{train: faq.csv, test: test.csv}`. Null for none:
     documents alone."""
@@ -71,6 +89,17 @@ class Source(parquet.Source):
     """The document of each row is relevant to the query of the same row, or as relevant as a column `relevance` of the
     queries says. A text that stands in several rows is one document, or one query; a row without a query is a document
     alone. Where files of `documents` are those of `queries` too, its other files have documents alone."""
+    graded: bool = Field(True, exclude_if=lambda graded: graded)
+    """Whether qrels have a column of relevances. False where they have none: each row says that a document is
+    relevant."""
+    grades: dict[str, int] = Field({}, exclude_if=lambda grades: not grades)
+    """The relevance of each word in the column of relevances: `{a bit: 1, 'yes': 3}`. Numbers stay as they are."""
+    columns: Columns = Columns()
+    """The tables' names of columns that they call differently."""
+    split: str | None = None
+    """The split of all queries and judgements, for tables without a column `split`."""
+    splits: base.Splits = None
+    """Which splits are read: all (null), a list of names, or a mapping from new names to the tables'."""
 
     @model_validator(mode="after")
     def _one_kind_of_judgements(self) -> Self:
@@ -78,125 +107,208 @@ class Source(parquet.Source):
             raise ValueError("paired: needs `queries` and no `qrels`: a row says what is relevant to what")
         if self.qrels is not None and self.queries is None:
             raise ValueError("qrels: needs `queries`, as it says what is relevant to which of them")
-        for pattern in (*patterns(self.documents), *patterns(self.queries)):  # TREC's qrels may have any name
-            if kind_of(pattern) not in KINDS:
-                raise ValueError(f"{pattern}: is no table; accepted: {listing(KINDS)}")
         return self
 
+    def files(self) -> dict[str, Path]:
+        """Return every file of the three tables."""
+        roles: tuple[Role, ...] = ("documents", "queries", "qrels")
+        return named(base.locate(self.path), [path for role in roles for path, _ in self._files(role)])
+
+    def key_of(self, column: str) -> str:
+        """Return the key that names a column of the qrels."""
+        return f"columns.qrels.{column}"
+
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The rows of the documents; of pairs each text once."""
-        names = _Names("doc_id", "title", "text")
-        for row, place in self._rows("documents", ["doc_id", "text"], ["title"]):
-            if not (self.paired and names(row)[1]):
-                yield document(row["doc_id"], row["title"], row["text"], place, columns=self.columns.documents)
+        """Yield the rows of the documents; of pairs each text once."""
+        for record in self._documents():
+            if not record.again:
+                row = record.row
+                yield document(record.name, row["title"], row["text"], record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The rows of the queries, of the chosen splits; of pairs each text once."""
-        if not self.paired:
-            yield from super().read_queries()
-            return
-        for asked in self._asked():
-            if asked.split is not None and not asked.known:
-                row, columns = asked.row, self.columns.queries
-                yield query(asked.name, row["text"], row["answers"], asked.split, asked.place, columns=columns)
+        """Yield the queries of the chosen splits; of pairs each text once."""
+        for record in self._queries():
+            if not record.again and record.split is not None:
+                row = record.row
+                yield query(record.name, row["text"], row["answers"], record.split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The rows of the qrels, of the chosen splits; of pairs one a row."""
-        if not self.paired:
-            yield from super().read_qrels()
-            return
-        names = _Names("doc_id", "title", "text")
-        both = self._splits("documents").keys() & self._splits("queries").keys()
-        rows = ((names(row)[0], row, place) for row, place in self._rows("documents", ["doc_id", "text"], ["title"]))
-        documents = ((name, place) for name, row, place in rows if not both or row["path"] in both)
-        columns = self.columns.queries
-        graded = (
-            columns["relevance"] is not None
-            if "relevance" in columns
-            else any(_has(path, "relevance") for path in self._splits("queries"))
-        )
-        for asked in self._asked():
-            paired = next(documents, None)
-            if paired is None:
-                fewer = f"{listing(patterns(self.documents))} has fewer rows"
-                raise UserError(f"{asked.place}: {fewer}; accepted: a document for each query")
-            name, _ = paired
-            if asked.split is not None and None not in (asked.name, name):  # else the query or the document is bad
-                relevance = self._grade(asked.row["relevance"]) if graded else 1
-                yield judgement(asked.name, name, relevance, asked.split, asked.place, columns=columns)
-        if (left := next(documents, None)) is not None:
-            fewer = f"{listing(patterns(self.queries))} has fewer rows"
-            raise UserError(f"{left[1]}: {fewer}; accepted: a query, or nothing, for each document")
+        """Yield the judgements of the chosen splits; of pairs one a row."""
+        if self.paired:
+            yield from self._pairs()
+        elif self._judging_itself:
+            for record in self._queries():
+                answer = record.row["doc_id"]
+                if record.split is not None and not _empty(record.name) and not _empty(answer):
+                    yield self._judgement(record, answer, self.graded)
+        else:
+            yield from self._qrels()
 
-    def _asked(self) -> Iterator["_Asked"]:
-        """The queries of pairs, row by row."""
-        names = _Names("query_id", "text", "split")
-        ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        for row, place in self._rows("queries", ["query_id", "text"], ["answers", "split", "relevance"]):
-            name, known = names(row)
+    @property
+    def _judging_itself(self) -> bool:
+        """Whether each query's row names the document that answers it."""
+        name = self.columns.queries.get("query_id")
+        return (
+            self.qrels is not None and self.qrels == self.queries and self.columns.qrels.get("query_id", name) == name
+        )
+
+    def _documents(self) -> Iterator["_Row"]:
+        """Yield the rows of documents."""
+        ids = self._has("documents", "doc_id")
+        first = _First()
+        needed, optional = (["doc_id", "text"], ["title"]) if ids else (["text"], ["doc_id", "title"])
+        for number, (row, place) in enumerate(self._rows("documents", needed, optional), start=1):
+            name, again = (row["doc_id"] if ids else str(number)), False
+            if self.paired:
+                name, again = first(name, row["doc_id"], row["title"], row["text"])
+            yield _Row(name, again, row, None, place)
+
+    def _queries(self) -> Iterator["_Row"]:
+        """Yield the rows of queries."""
+        ids, judging = self._has("queries", "query_id"), self.paired or self._judging_itself
+        needed, optional = (["query_id", "text"], []) if ids else (["text"], ["query_id"])
+        optional += ["answers", "split", *(["relevance"] if self.paired else [])]
+        names = self.columns.queries
+        if self._judging_itself:
+            needed += ["doc_id", *(["relevance"] if self.graded else [])]
+            names = {**self.columns.qrels, **names}
+        first, judged = _First(), None
+        for number, (row, place) in enumerate(self._rows("queries", needed, optional, names), start=1):
+            name, again = (row["query_id"] if ids else str(number)), False
+            split = row["split"] or self.split
+            if split is None and judging:
+                raise UserError(f"{place}: {NO_SPLIT}")
+            if split is None:
+                judged = first_splits(self.read_qrels()) if judged is None else judged
+                split = judged.get(self.id_in_form(str(name)), UNJUDGED)
+            if judging:
+                name, again = first(name, row["query_id"], row["text"], split)
+            nothing = self.paired and isinstance(row["text"], str) and not row["text"].strip()
+            yield _Row(name, again, row, None if nothing else self._ours(split), place)
+
+    def _pairs(self) -> Iterator[Judgement | Bad]:
+        """Yield a judgement for each row of pairs."""
+        graded = self._has("queries", "relevance")
+        both = {path for path, _ in self._files("documents")} & {path for path, _ in self._files("queries")}
+        documents = (record for record in self._documents() if not both or record.row["file"] in both)
+        for asked, answer in zip_longest(self._queries(), documents):
+            if asked is None or answer is None:
+                fewer = "queries" if asked is None else "documents"
+                raise UserError(f"{(asked or answer).place}: `{fewer}` have fewer rows; accepted: as many as the other")
+            if asked.split is not None and None not in (asked.name, answer.name):  # else one of them is bad
+                yield self._judgement(asked, answer.name, graded)
+
+    def _qrels(self) -> Iterator[Judgement | Bad]:
+        """Yield the rows of a table of qrels."""
+        splits: dict[str, str] | None = None
+        needed = ["query_id", "doc_id", *(["relevance"] if self.graded else [])]
+        for row, place in self._rows("qrels", needed, ["split"]):
             split = row["split"] or self.split
             if split is None:
-                raise UserError(f"{place}: no split; give the table a column `split`, or the source the key `split`")
-            if isinstance(row["text"], str) and not row["text"].strip():
-                split = None
-            elif self.splits is not None:
-                split = ours.get(str(split))
-            yield _Asked(name, known, row, split, place)
+                splits = self._splits_of_queries() if splits is None else splits
+                if not splits:
+                    raise UserError(f"{place}: {NO_SPLIT}")
+                split = splits.get(self.id_in_form(str(row["query_id"])), UNJUDGED)
+            record = _Row(row["query_id"], False, row, self._ours(split), place)
+            if record.split is not None:
+                yield self._judgement(record, row["doc_id"], self.graded)
 
-    def _splits(self, role: Role) -> dict[Path, str | None]:
-        files = super()._splits(role)
-        if not self.paired or role != "queries":
-            return files
-        return {path: files[path] for path in super()._splits("documents") if path in files} | files  # as rows are
+    def _splits_of_queries(self) -> dict[str, str]:
+        """Return the split of each query whose row names one."""
+        ids = self._has("queries", "query_id")
+        rows = enumerate(self._rows("queries", [], ["query_id", "text", "answers", "split"]), start=1)
+        names = ((row["query_id"] if ids else number, row["split"]) for number, (row, _) in rows)
+        return {self.id_in_form(str(name)): split for name, split in names if split}
 
-    def _rows(self, role: Role, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
-        # Rows are numbered through all files of a table. Qrels have no ids of their own, but where they are queries.
-        linking = role == "qrels" and self.qrels == self.queries
-        own = IDS[role] if linking or role != "qrels" else None
-        named: dict[str, str | None] = getattr(self.columns, role)
-        numbered = own is not None and named.get(own) is None
-        numbered = numbered and (own in named or not any(_has(path, str(own)) for path in self._splits(role)))
-        if own is not None:
-            needed, optional = [name for name in needed if name != own], [own, *optional]
-        judging = own == "query_id" and self.qrels == self.queries  # else judgements may name a row by its number
-        asking = self._asking() if judging and numbered else None
-        for number, (row, place) in enumerate(super()._rows(role, needed, optional), start=1):
-            row["numbered"] = numbered
-            if own is not None and numbered:
-                row[own] = str(number)
-            if asking is not None:
-                row["query_id"], known = next(asking)
-                if known and role == "queries":
-                    continue  # an earlier row has asked it
-            if linking and (_empty(row["doc_id"]) or _empty(row["query_id"])):
-                continue  # a query that nothing answers, or one that is bad
-            if isinstance(answers := row.get("answers"), str):
-                row["answers"] = _answers(answers)
-            yield row, place
+    def _judgement(self, record: "_Row", doc_id: Any, graded: bool) -> Judgement | Bad:
+        """Return the judgement of a row."""
+        relevance = record.row["relevance"] if graded else 1
+        if isinstance(relevance, str):
+            relevance = self.grades.get(relevance.strip(), relevance)
+        return judgement(record.name, doc_id, relevance, record.split or "", record.place)
 
-    def _asking(self) -> Iterator[tuple[str, bool]]:
-        """For each row of queries without ids, the number of the first with its text and split, and whether that is an
-        earlier one."""
-        names = _Names("query_id", "text", "split")
-        for number, (row, _) in enumerate(super()._rows("queries", ["text"], ["split"]), start=1):
-            yield names({**row, "query_id": str(number), "numbered": True})
+    def _ours(self, split: Any) -> Any:
+        """Return our name of a split, None for a split that is not read."""
+        ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
+        return split if self.splits is None else ours.get(str(split))
 
-    def _read(
-        self, path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
+    def _has(self, role: Role, column: str) -> bool:
+        """Say whether a table has one of our columns, by its declared name or ours."""
+        names: dict[str, str | None] = getattr(self.columns, role)
+        if column in names:
+            return names[column] is not None
+        return any(column in columns_of(path) for path, _ in self._files(role))
+
+    def _files(self, role: Role) -> list[tuple[Path, str | None]]:
+        """Return the files of a table with their splits. Pairs have the order of the documents."""
+        folder = base.locate(self.path)
+        files = [(path, split) for name, split in patterns(getattr(self, role)) for path in matching(folder, name)]
+        if self.paired and role == "queries":
+            order = [path for path, _ in self._files("documents")]
+            files.sort(key=lambda file: order.index(file[0]) if file[0] in order else len(order))
+        return files
+
+    def _rows(
+        self, role: Role, needed: list[str], optional: list[str], names: dict[str, str | None] | None = None
     ) -> Iterator[tuple[dict[str, Any], str]]:
-        for row, place in read_table(path, needed, optional, columns, blank=self.paired):
-            row["path"] = path
-            yield row, place
+        """Yield a table's rows with our names of columns. Raise UserError if a declared table or split has none."""
+        names = getattr(self.columns, role) if names is None else names
+        files, count = self._files(role), Counter[str | None]()
+        for path, split in files:
+            for row, place in read_columns(path, needed, optional, names, blank=self.paired):
+                count[split] += 1
+                row["file"] = path
+                if role != "documents":
+                    row["split"] = row["split"] or split
+                if isinstance(answers := row.get("answers"), str):
+                    row["answers"] = _answers(answers)
+                yield row, place
+        for path, split in files:
+            if role != "documents" and not count[split]:  # a collection without documents is refused for every format
+                where = f" for the split {split}" if split else ""
+                accepted = f"a file with {role}, or `{role}: null` for none"
+                raise UserError(f"{path}: no {role} are there{where}; accepted: {accepted}")
+
+
+class _Row(NamedTuple):
+    """A row of documents, queries or qrels."""
+
+    name: Any
+    """Its id, or its number, or that of the first row with the same text."""
+    again: bool
+    """Whether an earlier row has the same."""
+    row: dict[str, Any]
+    split: Any
+    """None if the row has no query, or a query of a split that is not read."""
+    place: str
+
+
+class _First:
+    """The id of the first row of each content. Memory holds a digest a row."""
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, Any] = {}
+
+    def __call__(self, name: Any, *content: Any) -> tuple[Any, bool]:
+        """Return the id of the first row with this content, and whether that is an earlier row."""
+        text = "\0".join(map(str, content)).encode("utf-8", "surrogatepass")
+        digest = blake2b(text, digest_size=16).digest()
+        again = digest in self._names
+        return self._names.setdefault(digest, name), again
+
+
+def _empty(value: Any) -> bool:
+    return value is None or not str(value).strip()
 
 
 def _answers(cell: str) -> list[str] | None:
-    """The answers in a cell: a list of texts or SQuAD's answers, as JSON, Python or numpy write them, or one answer;
-    None for none."""
+    """Return the answers in a cell: a list of texts or SQuAD's answers, as JSON, Python or numpy write them, or one
+    answer; None for an empty cell."""
     if cell.lstrip().startswith(("[", "{")):
         for read in (json.loads, _literals):
             with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError, TokenError):
-                if (found := answer_texts(read(cell))) is not None:
-                    return found
+                if (answers := answer_texts(read(cell))) is not None:
+                    return answers
     return [cell] if cell.strip() else None
 
 
@@ -205,124 +317,9 @@ ARRAY = re.compile(r"array\((\[.*?\])(?:,\s*dtype=\w+)?\)", re.S)
 
 
 def _literals(cell: str) -> Any:
-    """A list or dictionary of Python's literals. Where texts stand side by side, as numpy writes them, each is one, and
-    not all together one as in Python. What is neither is a TypeError."""
-    found = literal(ARRAY.sub(r"\1", cell))
-    if isinstance(found, dict):
-        return found
-    if not isinstance(found, list):
-        raise TypeError("no list")
-    texts = [one.string for one in generate_tokens(StringIO(cell.strip()).readline) if one.type == token.STRING]
-    return found if len(texts) <= len(found) else [literal(text) for text in texts]
-
-
-class _Asked(NamedTuple):
-    """The query of a row."""
-
-    name: Any
-    known: bool
-    """Whether an earlier row has the same."""
-    row: dict[str, Any]
-    split: str | None
-    """None where the row has no query, or one of a split that is not read."""
-    place: str
-
-
-class _Names:
-    """The ids of rows: their own, or of equal rows the number of the first."""
-
-    def __init__(self, name: str, *texts: str) -> None:
-        self._name, self._texts = name, texts
-        self._first: dict[bytes, Any] = {}
-
-    def __call__(self, row: dict[str, Any]) -> tuple[Any, bool]:
-        """A row's id, and whether an earlier row was the same."""
-        own = None if row["numbered"] else row[self._name]
-        text = "\0".join(str(value) for value in (own, *(row[name] for name in self._texts)))
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        known = digest in self._first
-        return self._first.setdefault(digest, row[self._name]), known
-
-
-def _empty(value: Any) -> bool:
-    """Whether a cell holds nothing."""
-    return value is None or not str(value).strip()
-
-
-def _has(path: Path, column: str) -> bool:
-    """Whether a file has a value in a column. Where there is a header it tells; else any row may be the first."""
-    rows = read_table(path, [], [column], {}, blank=False)
-    looked_at = None if kind_of(path.name) in (".jsonl", ".parquet") else 1
-    return any(row[column] is not None for row, _ in islice(rows, looked_at))
-
-
-def kind_of(name: str) -> str:
-    """The kind of a file by its name: `.csv` of `faq.csv.gz`."""
-    return Path(name.lower().removesuffix(".gz")).suffix
-
-
-def read_table(
-    path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None], *, blank: bool
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """Rows with our names of the columns, and the place of each; a missing optional column is None."""
-    kind = kind_of(path.name)
-    if kind == ".parquet":
-        yield from parquet.read_rows(path, needed, optional, columns)
-        return
-    if kind == ".jsonl":
-        yield from _objects(path, needed, optional, columns)
-        return
-    judged = kind != ".csv" and of_trec(path) == "judgements"
-    if kind not in KINDS and not judged:
-        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
-    rows = read_csv(path) if kind == ".csv" else _lines(path, blank=blank, divide=str.split if judged else None)
-    if judged:
-        header, place = TREC, str(path)
-    elif kind == ".txt":
-        header, place = ["text"], str(path)
-    elif (first := next(rows, None)) is None:
-        return
-    else:
-        header, place = [cell.strip() for cell in first.cells], first.place
-    theirs = theirs_of(place, header, needed, optional, columns)
-    at = {ours: None if name is None else header.index(name) for ours, name in theirs.items()}
-    for row in rows:
-        if len(row.cells) != len(header):
-            raise UserError(
-                f"{row.place}: {len(row.cells)} cells; accepted: {len(header)}, as in the header: {listing(header)}"
-            )
-        yield {ours: None if i is None else row.cells[i] for ours, i in at.items()}, row.place
-
-
-def _lines(path: Path, *, blank: bool, divide: Callable[[str], list[str]] | None = None) -> Iterator[Row]:
-    """The lines of a .tsv or .txt file, or of one that is divided otherwise; what is not UTF-8 is refused."""
-    tabs = kind_of(path.name) == ".tsv" or divide is not None
-    divide = divide or (lambda text: text.split("\t"))
-    for line in read_lines(path, blank=blank and not tabs):
-        if isinstance(line, Bad):
-            raise UserError(str(line))
-        yield Row(divide(line.text) if tabs else [line.text], line.place)
-
-
-def _objects(
-    path: Path, needed: list[str], optional: list[str], columns: dict[str, str | None]
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of a .jsonl file, of which one of the first must have what is needed, and one what has a declared
-    name."""
-    theirs: dict[str, str | None] | None = None
-    unseen = {ours: name for ours in optional if (name := columns.get(ours)) is not None}
-    first: list[str] = []
-    for item in read_objects(path):
-        if not isinstance(item, Item):
-            raise UserError(str(item))
-        if theirs is None:
-            check_ours(item.place, [*needed, *optional], columns)
-            first = first_keys(path)
-            theirs_of(item.place, first, needed, [], {k: v for k, v in columns.items() if k in needed})
-            theirs = {name: columns.get(name, name) for name in (*needed, *optional)}
-        for ours in [ours for ours, name in unseen.items() if name in item.value]:
-            del unseen[ours]
-        yield {ours: item.value.get(name) for ours, name in theirs.items()}, item.place
-    if first and unseen:
-        ours, name = next(iter(unseen.items()))
-        raise UserError(f"{path}: wrong columns: no object has {name!r} for {ours}; the first have {listing(first)}")
+    """Return a list or dictionary of Python's literals. Texts next to each other, as numpy writes them, stay apart."""
+    value = literal(ARRAY.sub(r"\1", cell))
+    if not isinstance(value, list):
+        return value
+    texts = [part.string for part in generate_tokens(StringIO(cell.strip()).readline) if part.type == token.STRING]
+    return value if len(texts) <= len(value) else [literal(text) for text in texts]

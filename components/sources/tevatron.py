@@ -16,7 +16,7 @@ from sparring.components.data.tables import document_text
 from sparring.components.sources import base, training_groups
 from sparring.components.sources.reading import matching
 from sparring.components.sources.records import Bad, Document, document
-from sparring.components.sources.rows import read_rows
+from sparring.components.sources.table_files import read_table
 from sparring.components.sources.training_groups import Given, divided, scores
 
 SIDES = ("positive", "negative")
@@ -26,94 +26,88 @@ class Source(training_groups.GroupSource):
     """The keys of `format: tevatron`."""
 
     corpus: str | None = None
-    """The file of the passages, for rows that have their ids alone. It may be a pattern. Null where rows have their
-    passages."""
+    """The file of the passages, or a pattern, for rows that have ids of passages. Null for rows with passages."""
 
     def files(self) -> dict[str, Path]:
-        """The files of every split, and the corpus."""
-        return self._files(
-            *(pattern for _, pattern in self._patterns()), *([] if self.corpus is None else [self.corpus])
-        )
+        """Return the files of every split, and the corpus."""
+        return self._files(*(pattern for _, pattern in self._patterns()), *([self.corpus] if self.corpus else []))
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The rows of the corpus, or the passages of all rows."""
+        """Yield the rows of the corpus, or the passages of all rows."""
         if self.corpus is None:
             yield from super().read_documents()
             return
-        for record in self._read():
-            if isinstance(record, Bad):
-                yield record
+        yield from (record for record in self._read() if isinstance(record, Bad))
         for table in matching(base.locate(self.path), self.corpus):
-            for row in read_rows(table):
-                if isinstance(row, Bad):
-                    yield row
-                else:
-                    yield document(row.value.get("docid"), row.value.get("title"), row.value.get("text"), row.place)
+            for row in read_table(table):
+                yield row if isinstance(row, Bad) else _document(row.value, row.place)
 
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
-        """A row of either layout."""
+        """Return a row of either layout."""
         older = row.get("positive_passages") is not None
-        if older and self.corpus is not None:
-            return Bad("wrong columns", place, "rows with passages need no corpus; accepted: corpus: null")
-        ending, asked = ("passages", "query") if older else ("document_ids", "query_text")
+        if older != (self.corpus is None):
+            how = "rows with passages need no corpus; accepted: corpus: null"
+            return Bad("wrong columns", place, how if older else "rows with ids of passages need the key `corpus`")
+        ending, text = ("passages", "query") if older else ("document_ids", "query_text")
         keys = [f"{side}_{ending}" for side in SIDES]
         if wrong := [key for key in keys if not isinstance(row.get(key), list | None)]:
             return Bad("wrong columns", place, f"{listing(wrong)}: accepted: a list")
-        positives, negatives = row.get(keys[0]), row.get(keys[1]) or []
-        if "query_id" not in row or positives is None or keys[1] not in row:
-            names = f"query_id, {asked}, positive_{ending} and negative_{ending}"
-            return Bad("wrong columns", place, f"expected {names}; it has {', '.join(row)}")
-        if not older and self.corpus is None:
-            return Bad("wrong columns", place, "rows with ids of passages need a corpus; set the key `corpus`")
+        if "query_id" not in row or row.get(keys[0]) is None or keys[1] not in row:
+            return Bad("wrong columns", place, f"expected query_id, {text}, {listing(keys)}; it has {', '.join(row)}")
+        positives, negatives = (row[key] or [] for key in keys)
         both = [*positives, *negatives]
         targets = [1.0] * len(positives) + [0.0] * len(negatives)
-        query_id = row["query_id"]
         if not older:
-            return Given(query_id, row.get(asked) or "", both, [], targets, None, split, place)
+            return Given(row["query_id"], row.get(text) or "", both, [], targets, None, split, place)
         if not all(isinstance(passage, dict) for passage in both):
             return Bad("wrong columns", place, "passages must be objects with docid and text")
         scored = [passage["score"] for passage in both if passage.get("score") is not None]
         teacher = scores(scored, place) if scored and len(scored) == len(both) else None
         if isinstance(teacher, Bad):
             return teacher
-        documents = [document(one.get("docid"), one.get("title"), one.get("text"), place) for one in both]
-        return Given(
-            query_id, row.get(asked), [one.get("docid") for one in both], documents, targets, teacher, split, place
-        )
+        ids = [passage.get("docid") for passage in both]
+        documents = [_document(passage, place) for passage in both]
+        return Given(row["query_id"], row.get(text), ids, documents, targets, teacher, split, place)
+
+
+def _document(passage: dict[str, Any], place: str) -> Document | Bad:
+    return document(passage.get("docid"), passage.get("title"), passage.get("text"), place)
 
 
 def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write rows of the older layout, which every version of Tevatron reads; with `score` where there is a teacher."""
+    """Write rows of the older layout, which every version of Tevatron reads, with `score` if there is a teacher."""
     path = folder / f"{name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for record in records:
-            both = [_passage(one) for one in record.documents]
+            both = [_passage(passage) for passage in record.documents]
             for passage, score in zip(both, record.teacher or [], strict=False):
                 passage["score"] = score
-            lists = zip(SIDES, divided(record), strict=True)
-            own = {f"{side}_passages": [both[at] for at in where] for side, where in lists}
-            _write(file, {"query_id": record.query_id, "query": record.query, **own})
+            sides = zip(SIDES, divided(record), strict=True)
+            lists = {f"{side}_passages": [both[at] for at in places] for side, places in sides}
+            _write(file, {"query_id": record.query_id, "query": record.query, **lists})
     return path
 
 
 def write_groups_and_corpus(records: Iterable[Given], folder: Path, name: str) -> Path:
-    """Write rows of the newer layout, and beside them the corpus of their passages. It has no place for scores."""
+    """Write rows of the newer layout, and the corpus of their passages. The layout has no place for scores."""
     path, written = folder / f"{name}.jsonl", set()
-    with path.open("w", encoding="utf-8") as file, (folder / f"{name}-corpus.jsonl").open("w", encoding="utf-8") as own:
+    corpus = folder / f"{name}-corpus.jsonl"
+    with path.open("w", encoding="utf-8") as file, corpus.open("w", encoding="utf-8") as corpus_file:
         for record in records:
-            for one in record.documents:
-                if isinstance(one, Document) and one.doc_id not in written:
-                    written.add(one.doc_id)
-                    _write(own, {"docid": one.doc_id, "text": document_text(one.title, one.text)})
-            lists = zip(SIDES, divided(record), strict=True)
-            ids = {f"{side}_document_ids": [record.doc_ids[at] for at in where] for side, where in lists}
+            for passage in map(_passage, record.documents):
+                if passage["docid"] not in written:
+                    written.add(passage["docid"])
+                    text = document_text(passage["title"], passage["text"])
+                    _write(corpus_file, {"docid": passage["docid"], "text": text})
+            sides = zip(SIDES, divided(record), strict=True)
+            ids = {f"{side}_document_ids": [record.doc_ids[at] for at in places] for side, places in sides}
             _write(file, {"query_id": record.query_id, "query_text": record.query, **ids})
     return path
 
 
-def _passage(one: Document | Bad) -> dict[str, Any]:
-    assert isinstance(one, Document)
-    return {"docid": one.doc_id, "title": one.title, "text": one.text}
+def _passage(passage: Document | Bad) -> dict[str, Any]:
+    assert isinstance(passage, Document)
+    return {"docid": passage.doc_id, "title": passage.title, "text": passage.text}
 
 
 def _write(file: Any, row: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from sparring.components.data.tables import document_text
 from sparring.components.sources import base
 from sparring.components.sources.reading import matching, named
 from sparring.components.sources.records import Bad, Document, Judgement, Query, document, judgement, query
-from sparring.components.sources.rows import files_of, read_rows
+from sparring.components.sources.table_files import files_of, read_table
 from sparring.components.sources.trec import LARGEST
 
 
@@ -54,16 +54,16 @@ class GroupSource(base.Source):
     path: str
     """The folder. A leading `data/` is replaced by `$SPARRING_DATA`, if that is set."""
     groups: dict[str, str | Annotated[list[str], Field(min_length=1)]] = Field(min_length=1)
-    """The file of each split, or a list of them, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or
+    """The file of each split, or a list of files, such as `{train: train.jsonl}`: JSON lines or a JSON array, plain or
     .gz, Parquet, or a folder that `save_to_disk` wrote. A pattern such as `train-*.parquet` or `*/*.jsonl` means
-    several."""
+    several files."""
 
     def files(self) -> dict[str, Path]:
-        """The files of every split."""
+        """Return the files of every split."""
         return self._files(*(pattern for _, pattern in self._patterns()))
 
     def _patterns(self) -> Iterator[tuple[str, str]]:
-        """Each split with the names of its files."""
+        """Yield each split with the names of its files."""
         for split, files in self.groups.items():
             for pattern in [files] if isinstance(files, str) else files:
                 yield split, pattern
@@ -75,11 +75,11 @@ class GroupSource(base.Source):
 
     @abstractmethod
     def given(self, row: dict[str, Any], split: str, place: str) -> Given | Bad:
-        """What a row of the file says."""
+        """Return the query and candidates of a row."""
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Each passage once. Memory holds a number for each; what is wrong with a row is reported here alone."""
-        told: dict[int, int] = {}
+        """Yield each passage once. Memory holds two numbers for each. Bad rows are reported here alone."""
+        contents: dict[int, int] = {}
         for record in self._read():
             if isinstance(record, Bad):
                 yield record
@@ -88,27 +88,27 @@ class GroupSource(base.Source):
                 if isinstance(passage, Bad):
                     yield passage
                     continue
-                key, said = hash(self.id_in_form(passage.doc_id)), hash((passage.title, passage.text))
-                if key not in told:
-                    told[key] = said
+                key, content = hash(self.id_in_form(passage.doc_id)), hash((passage.title, passage.text))
+                if key not in contents:
+                    contents[key] = content
                     yield passage
-                elif told[key] != said:
+                elif contents[key] != content:
                     yield Bad("duplicate document id", passage.place, "with another text before", passage.doc_id)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The query of each row."""
+        """Yield the query of each row."""
         for record in self._good():
             yield query(record.query_id, record.query, None, record.split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The positives of each row."""
+        """Yield the positives of each row."""
         for record in self._good():
             for doc_id, target in zip(record.doc_ids, record.targets, strict=True):
                 if target > 0:
                     yield judgement(record.query_id, doc_id, 1, record.split, record.place)
 
     def read_groups(self) -> Iterator[GivenGroup]:
-        """The candidates of each row."""
+        """Yield the candidates of each row."""
         for record in self._good():
             ids = [str(doc_id) for doc_id in record.doc_ids]
             yield GivenGroup(str(record.query_id), ids, record.targets, record.teacher, record.split, record.place)
@@ -119,14 +119,14 @@ class GroupSource(base.Source):
     def _read(self) -> Iterator[Given | Bad]:
         for split, pattern in self._patterns():
             for table in matching(base.locate(self.path), pattern):
-                for row in read_rows(table):
+                for row in read_table(table):
                     yield row if isinstance(row, Bad) else self.given(row.value, split, row.place)
 
 
 def without_ids(
     asked: Any, texts: list[Any], targets: list[float], teacher: list[float] | None, split: str, place: str
 ) -> Given | Bad:
-    """The record of a format that has texts and no ids: a text's id is a digest of it."""
+    """Return the record of a format that has texts and no ids: a text's id is a digest of it."""
     if not isinstance(asked, str) or not all(isinstance(text, str) for text in texts):
         return Bad("wrong columns", place, "queries and passages must be text")
     documents = [document(text_id(text), None, text, place) for text in texts]
@@ -134,12 +134,12 @@ def without_ids(
 
 
 def text_id(text: str) -> str:
-    """The id of a text that has none."""
+    """Return a digest of a text as its id."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:20]
 
 
 def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
-    """A teacher's scores, which must be numbers."""
+    """Return a teacher's scores, which must be numbers."""
     numbers: list[float] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
@@ -149,11 +149,11 @@ def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
 
 
 def divided(record: Given) -> tuple[list[int], list[int]]:
-    """The positions of a record's positives and negatives."""
+    """Return the positions of a record's positives and negatives."""
     positives = [at for at, target in enumerate(record.targets) if target > 0]
     return positives, [at for at, target in enumerate(record.targets) if target <= 0]
 
 
 def passages(record: Given) -> list[str]:
-    """The candidates' texts as a model reads them, title and text."""
-    return [document_text(one.title, one.text) for one in record.documents if isinstance(one, Document)]
+    """Return the candidates' texts as a model reads them, title and text."""
+    return [document_text(passage.title, passage.text) for passage in record.documents if isinstance(passage, Document)]

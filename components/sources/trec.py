@@ -17,11 +17,11 @@ from sparring.components.sources.reading import read_lines
 from sparring.components.sources.records import Bad
 
 LARGEST = 3e38
-"""No score is so large: a 32-bit float would not hold it."""
+"""Limit of scores, so that a 32-bit float holds them."""
 SCORED = pa.schema([("query_id", TEXT), ("doc_id", TEXT), ("score", pa.float64()), ("before", pa.float64())])
-"""What is read of a run file; `before` is its rank."""
+"""Columns that are read of a run file. `before` is its rank."""
 AT_ONCE = 100_000
-"""Lines of a run file that are Python's objects at a time."""
+"""Lines of a run file that are Python objects at a time."""
 
 
 def read_ranking(path: Path) -> pa.Table:
@@ -49,7 +49,7 @@ def read_ranking(path: Path) -> pa.Table:
 
 
 def _scored(path: Path) -> Iterator[tuple[str, str, float, float]]:
-    """Each line's query, document, score and rank. Ranks that are no numbers are all 0."""
+    """Yield each line's query, document, score and rank. Ranks that are no numbers are all 0."""
     for place, words in _lines(path):
         if len(words) != 6:
             raise UserError(f"{place}: expected 6 columns (query Q0 document rank score tag), got {len(words)}")
@@ -60,7 +60,7 @@ def _scored(path: Path) -> Iterator[tuple[str, str, float, float]]:
 
 
 def _number(word: str) -> float:
-    """A word as a number; NaN where it is none."""
+    """Return a word as a number, or NaN."""
     try:
         return float(word)
     except ValueError:
@@ -68,9 +68,8 @@ def _number(word: str) -> float:
 
 
 def read_qrels(path: Path) -> pa.Table:
-    """Read a qrels file: TREC's `query 0 document relevance`, or three columns, as BEIR has it, perhaps under a
-    header."""
-    found: dict[tuple[str, str], int] = {}
+    """Read a qrels file: TREC's `query 0 document relevance`, or BEIR's three columns, perhaps under a header."""
+    relevances: dict[tuple[str, str], int] = {}
     for place, words in _lines(path):
         named = len(words) == 3 or (len(words) == 4 and words[1].isalpha() and words[1].lower() != "q0")
         if place == f"{path}:1" and named and words[-1].isalpha() and as_relevance(words[-1]) is None:
@@ -81,19 +80,19 @@ def read_qrels(path: Path) -> pa.Table:
         if relevance is None:
             raise UserError(f"{place}: the relevance {words[-1]!r:.40} is not an integer of at most nine digits")
         query, document = words[0], words[-2]
-        if found.setdefault((query, document), relevance) != relevance:
+        if relevances.setdefault((query, document), relevance) != relevance:
             raise UserError(f"{place}: query {query} has judged {document} before, with another relevance")
-    if not found:
+    if not relevances:
         raise UserError(f"{path}: the file has no judgements")
     rows = [
         {"query_id": query, "doc_id": document, "relevance": relevance, "split": ""}
-        for (query, document), relevance in found.items()
+        for (query, document), relevance in relevances.items()
     ]
     return pa.Table.from_pylist(rows, schema=QRELS)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The place and the words of each line that is not blank."""
+    """Yield the place and the words of each line that is not blank."""
     for line in read_lines(path, once=True):
         if isinstance(line, Bad):
             raise UserError(f"{line.place}: not UTF-8 text ({line.detail})")
@@ -126,7 +125,7 @@ def write_qrels(table: pa.Table, path: Path, split: str) -> None:
 
 
 def _word(identifier: str, path: Path) -> str:
-    """An id without white space, which separates the columns of these files."""
+    """Return an id without white space, which separates the columns of these files."""
     if len(identifier.split()) != 1:
         raise UserError(f"{path}: the id {identifier!r} contains white space, which TREC's files cannot hold")
     return identifier

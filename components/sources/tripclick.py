@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from sparring.components.sources import base
-from sparring.components.sources.reading import fitting, named, plain_or_gz, read_judgements, read_lines
+from sparring.components.sources.reading import Item, fitting, named, plain_or_gz, read_judgements, read_lines
 from sparring.components.sources.records import Bad, Document, Judgement, Query, document, query
 
 Labels = Literal["raw", "dctr"]
@@ -31,98 +31,77 @@ class Source(base.Source):
     """The labels of all splits, or of each: `{train: raw, dev: dctr, test: dctr}`."""
 
     def files(self) -> dict[str, Path]:
-        """The documents, and the topics and qrels of the splits."""
+        """Return the documents, and the topics and qrels of the splits."""
         folder = base.locate(self.path)
         documents = fitting(folder / "documents", "docs_grp_*.txt*") or [folder / "documents/docs_grp_00.txt"]
-        parts = [(split, name) for split, names in self.splits.items() for name in names]
+        parts = list(self._parts())
         paths = [*documents, *(self._topics(name) for _, name in parts), *(self._qrels(*part) for part in parts)]
         return named(folder, paths)
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The documents of every file, in the order of the files' names."""
+        """Yield the documents of every file, in the order of the files' names."""
         for name, path in self.files().items():
-            if name.startswith("documents/"):
-                yield from _documents(path)
+            for record in _records(path, "DOC") if name.startswith("documents/") else ():
+                if isinstance(record, Bad):
+                    yield record
+                else:
+                    name, title, text = (record.value.get(tag, "").strip() for tag in ("DOCNO", "TITLE", "TEXT"))
+                    yield document(name, title, text, record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The topics of each split."""
-        for split, names in self.splits.items():
-            for name in names:
-                yield from _queries(self._topics(name), split)
+        """Yield the topics of each split."""
+        for split, part in self._parts():
+            for record in _records(self._topics(part), "top"):
+                if isinstance(record, Bad):
+                    yield record
+                    continue
+                number = record.value.get("num", "").strip().removeprefix("Number:").strip()
+                title = " ".join(map(str.strip, record.value.get("title", "").split("\n"))).strip()
+                yield query(number, title, None, split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The judgements of each split."""
-        for split, names in self.splits.items():
-            for name in names:
-                yield from read_judgements(self._qrels(split, name), split)
+        """Yield the judgements of each split."""
+        for split, part in self._parts():
+            yield from read_judgements(self._qrels(split, part), split)
 
-    def _topics(self, name: str) -> Path:
-        return plain_or_gz(base.locate(self.path) / "topics" / f"topics.{name}.txt")
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        return ((split, part) for split, parts in self.splits.items() for part in parts)
 
-    def _qrels(self, split: str, name: str) -> Path:
+    def _topics(self, part: str) -> Path:
+        return plain_or_gz(base.locate(self.path) / "topics" / f"topics.{part}.txt")
+
+    def _qrels(self, split: str, part: str) -> Path:
         labels = self.labels if isinstance(self.labels, str) else self.labels.get(split, "raw")
-        return plain_or_gz(base.locate(self.path) / "qrels" / f"qrels.{labels}.{name}.txt")
+        return plain_or_gz(base.locate(self.path) / "qrels" / f"qrels.{labels}.{part}.txt")
 
 
-def _documents(path: Path) -> Iterator[Document | Bad]:
-    """The documents of a file: `<DOC>` with `<DOCNO>` and `<TITLE>` on a line each, and `<TEXT>` over several lines."""
-    place, held, inside = "", dict[str, str](), False
+TAGS = ("DOCNO", "TITLE", "URL", "TEXT", "num", "title", "desc", "narr")
+
+
+def _records(path: Path, kind: str) -> Iterator[Item | Bad]:
+    """Yield the elements of each `<DOC>` or `<top>` by their tags. An element extends to its end tag, or to the next
+    element; TEXT holds any line."""
+    place, elements, tag = "", dict[str, str](), ""
     for line in read_lines(path):
         if isinstance(line, Bad):
             yield line
-        elif line.text.startswith("<DOC>"):
+            continue
+        text = line.text
+        start = text[1:].partition(">")[0] if text.startswith("<") else ""
+        if start == kind:
             if place:
-                yield Bad("record without an end", place, "no </DOC>", held.get("DOCNO", "").strip())
-            place, held, inside = line.place, {}, False
-        elif line.text.startswith("</DOC>"):
-            text = held.get("TEXT", "").strip()
-            yield document(held.get("DOCNO", "").strip(), held.get("TITLE", "").strip(), text, place or line.place)
-            place, inside = "", False
-        elif line.text.startswith("</TEXT>"):
-            inside = False
-        elif not inside and (name := _tag(line.text)) in ("DOCNO", "TITLE", "URL", "TEXT"):
-            held[name] = _content(line.text, name) + "\n"
-            inside = name == "TEXT" and not line.text.endswith("</TEXT>")
-        elif inside:
-            text, end, _ = line.text.partition("</TEXT>")
-            held["TEXT"] += text + "\n"
-            inside = not end
+                yield Bad("record without an end", place, f"no </{kind}>")
+            place, elements, tag = line.place, {}, ""
+        elif start == f"/{kind}":
+            yield Item(elements, place or line.place)
+            place, tag = "", ""
+        else:
+            if start in TAGS and tag != "TEXT":
+                tag, text = start, text[len(start) + 2 :]
+                elements[tag] = ""
+            if tag:
+                content, end, _ = text.partition(f"</{tag}>")
+                elements[tag] += content + "\n"
+                tag = "" if end else tag
     if place:
-        yield Bad("record without an end", place, "no </DOC>", held.get("DOCNO", "").strip())
-
-
-def _queries(path: Path, split: str) -> Iterator[Query | Bad]:
-    """The topics of a file: `<top>` with `<num>` and `<title>`, which may extend over several lines."""
-    place, number, title = "", "", list[str]()
-    reading = False
-    for line in read_lines(path):
-        if isinstance(line, Bad):
-            yield line
-        elif line.text.startswith("<top>"):
-            if place:
-                yield Bad("record without an end", place, "no </top>", number)
-            place, number, title, reading = line.place, "", [], False
-        elif line.text.startswith("</top>"):
-            yield query(number, " ".join(title).strip(), None, split, place or line.place)
-            place, reading = "", False
-        elif _tag(line.text) == "num":
-            number = _content(line.text.rstrip(), "num").strip().removeprefix("Number:").strip()
-        elif _tag(line.text) == "title":
-            title = [_content(line.text.rstrip(), "title").strip()]
-            reading = not line.text.rstrip().endswith("</title>")
-        elif line.text.startswith("<"):
-            reading = False
-        elif reading:
-            title.append(line.text.strip())
-    if place:
-        yield Bad("record without an end", place, "no </top>", number)
-
-
-def _tag(line: str) -> str:
-    """The name of the element that begins a line; empty if none does."""
-    return line[1:].partition(">")[0] if line.startswith("<") else ""
-
-
-def _content(line: str, name: str) -> str:
-    """What a line has of the element that begins it."""
-    return line.removeprefix(f"<{name}>").removesuffix(f"</{name}>")
+        yield Bad("record without an end", place, f"no </{kind}>")

@@ -13,8 +13,9 @@ from pydantic import model_validator
 
 from sparring.components.config import listing
 from sparring.components.sources import base, labelled
-from sparring.components.sources.reading import fitting, plain_or_gz, read_lines
+from sparring.components.sources.reading import fitting, plain_or_gz
 from sparring.components.sources.records import Bad
+from sparring.components.sources.table_files import read_table
 
 SPLIT = "{split}"
 LAYOUTS = (("score", "sentence1", "sentence2"), ("label", "sentence"), ("label", "sentence1", "sentence2"))
@@ -38,15 +39,15 @@ class Source(labelled.LabelledSource):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The file of each split."""
+        """Return the file of each split."""
         return {path.name: path for path in self._paths().values()}
 
     def missing(self) -> list[str]:
-        """The files that are not there; the pattern where no file fits it."""
+        """Return the files that are not there, or the pattern if no file fits it."""
         return super().missing() if self._paths() else [str(base.locate(self.path))]
 
     def read_labelled(self) -> Iterator[labelled.Labelled | Bad]:
-        """The lines below each header."""
+        """Yield the lines below each header."""
         for split, path in self._paths().items():
             yield from _rows(path, split)
 
@@ -63,28 +64,17 @@ class Source(labelled.LabelledSource):
 
 
 def _rows(path: Path, split: str) -> Iterator[labelled.Labelled | Bad]:
-    header: list[str] | None = None
     columns: tuple[str, ...] = ()
-    for line in read_lines(path):
-        if isinstance(line, Bad):
-            yield line
+    for row in read_table(path, kind=".tsv"):
+        if isinstance(row, Bad):
+            yield row
             continue
-        cells = line.text.split("\t")
-        if header is None:
-            header = [cell.strip() for cell in cells]
-            found = [layout for layout in LAYOUTS if set(layout) <= set(header)]
-            if not found:
-                accepted = "; ".join(" ".join(layout) for layout in LAYOUTS)
-                yield Bad("wrong header", line.place, f"got the columns {listing(header)}; accepted: {accepted}")
-                return
-            columns = found[0]
-            if twice := [column for column in columns if header.count(column) > 1]:
-                yield Bad("wrong header", line.place, f"{listing(twice)}: there twice; accepted: each column once")
-                return
-        elif len(cells) != len(header):
-            yield Bad("wrong columns", line.place, f"got {len(cells)}, expected {listing(header)} between tabs")
-        else:
-            row = dict(zip(header, cells, strict=True))
-            value, *sentences = (row[name] for name in columns)
-            checked = labelled.scored if columns[0] == "score" else labelled.labelled
-            yield checked(f"{split}-{line.number}", tuple(sentences), value, split, line.place)
+        if not columns:
+            columns = next((layout for layout in LAYOUTS if set(layout) <= row.value.keys()), ())
+        if not columns:
+            accepted = "; ".join(" ".join(layout) for layout in LAYOUTS)
+            yield Bad("wrong header", str(path), f"got the columns {listing(row.value)}; accepted: {accepted}")
+            return
+        value, *sentences = (row.value[name] for name in columns)
+        checked = labelled.scored if columns[0] == "score" else labelled.labelled
+        yield checked(f"{split}-{row.place.rpartition(':')[2]}", tuple(sentences), value, split, row.place)

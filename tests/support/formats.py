@@ -138,7 +138,8 @@ TABLES: dict[str, list[Keys]] = {
 def _parquet(folder: Path) -> Keys:
     for name, rows in TABLES.items():
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
-    return {"columns": {"documents": {"doc_id": "doc_id"}}, "splits": ["train", "test"]}
+    files = {name: f"{name}.parquet" for name in TABLES}
+    return {**files, "columns": {"documents": {"doc_id": "doc_id"}}, "splits": ["train", "test"]}
 
 
 def _tables(folder: Path) -> Keys:
@@ -251,8 +252,9 @@ def _senteval_classes(folder: Path) -> Keys:
 
 
 def _sentences(folder: Path) -> Keys:
+    files = {name: f"{name}.parquet" for name in TABLES}
     _parquet(folder)
-    return {"of": {"format": "parquet", "path": str(folder)}}
+    return {"of": {"format": "tables", "path": str(folder), **files}}
 
 
 def _huggingface(folder: Path) -> Keys:
@@ -279,7 +281,6 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
         "flagembedding": _flagembedding,
         "sentence_transformers": _sentence_transformers,
         "tevatron": _tevatron,
-        "parquet": _parquet,
         "tables": _tables,
         "tripclick": _tripclick,
         "tsv": _tsv,
@@ -290,6 +291,7 @@ def collections() -> dict[str, tuple[str, Callable[[Path], Keys]]]:
     }
     others = {
         "tevatron with passages": ("tevatron", _older_tevatron),
+        "tables in Parquet": ("tables", _parquet),
         "tables of pairs": ("tables", _pairs),
         "tables with own names": ("tables", _own_names),
         "tables of answered queries": ("tables", _answered_by),

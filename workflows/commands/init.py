@@ -5,6 +5,7 @@ import argparse
 import re
 import shlex
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 from sparring.components.config import CONTROLS, Config, UserError, listing, parse, printable
@@ -13,12 +14,12 @@ from sparring.components.files import replacing
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.sources.base import AnySource
 from sparring.components.sources.inspection import MISSING, Inspection
-from sparring.components.sources.parquet import patterns
-from sparring.components.sources.recognition.files import Keys
+from sparring.components.sources.recognition.layouts import Keys
 from sparring.components.sources.recognition.recognise import recognise
-from sparring.components.sources.recognition.remarks import ids_of_other_form, numbered, remarks, unused
+from sparring.components.sources.recognition.table import names_in
 from sparring.components.sources.records import NOT_UTF8
 from sparring.components.sources.survey import relevant_documents
+from sparring.components.sources.tables import patterns
 from sparring.components.yaml_files import yaml_line
 from sparring.workflows.commands import languages
 from sparring.workflows.commands.shared_arguments import check_output
@@ -45,99 +46,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def call(arguments: argparse.Namespace) -> None:
     """Print what the folder holds, and write the config."""
-    file = arguments.output or Path(f"{_plain(arguments.folder)}.yaml")
+    folder = arguments.folder
+    file = arguments.output or Path(f"{_plain(folder)}.yaml")
     if file.exists() and not arguments.overwrite:
         raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
     check_output(file, "another file (-o FILE)")
-    keys = recognise(arguments.folder)
-    source = parse(Declared, {"data": keys}, where=str(arguments.folder)).data
-    print(printable(f"{arguments.folder}: {_layout(keys)}"), flush=True)
-    found = Inspection(source)
-    if found.in_two_forms:
+    keys, remarks, others = recognise(folder)
+    source = parse(Declared, {"data": keys}, where=str(folder)).data
+    print(printable(f"{folder}: {_layout(keys)}"), flush=True)
+    contents = Inspection(source)
+    if contents.in_two_forms:
         keys["ids"] = "NFC"
-        found = Inspection(parse(Declared, {"data": keys}, where=str(arguments.folder)).data)
+        contents = Inspection(parse(Declared, {"data": keys}, where=str(folder)).data)
         print("Some judgements write ids in another Unicode form than the tables. The config reads all ids in NFC.")
-    if not found.documents.count:
-        raise UserError(f"{arguments.folder}: no documents were read" + _first_bad(found))
-    for line in (*remarks(arguments.folder, keys, source.files().values()), "", *summary(found)):
+    if not contents.documents.count:
+        raise UserError(f"{folder}: no documents were read" + _first_bad(contents))
+    unused = [*remarks, *_unused(folder, source.files().values(), others)]
+    for line in (*unused, "", *summary(contents)):
         print(printable(line))
-    spoken = languages.of_samples(found.documents.sample, found.queries.sample)
+    spoken = languages.of_samples(contents.documents.sample, contents.queries.sample)
     start = languages.of_start_model(spoken, DualEncoderConfig(**START_MODEL))
     for line in (*languages.of_collection(spoken), *languages.of_queries(spoken), *start):
         print(printable(line))
     with replacing(file) as temporary:
-        text = config_text(keys, found, file) + languages.config_lines(spoken, start)
+        text = config_text(keys, contents, file) + languages.config_lines(spoken, start)
         temporary.write_text(text, encoding="utf-8")
-    steps: tuple[str, ...] = _next(file, found)
-    if found.bad:
+    steps = "\n       ".join(map(printable, _steps(keys, contents, file, others)))
+    print(f"\nwrote {file}\nnext:  {steps}")
+
+
+THEIRS = (
+    "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}, qrels: {query_id: THEIRS, doc_id: THEIRS}}"
+)
+
+
+def _steps(keys: Keys, contents: Inspection, file: Path, others: dict[str, str]) -> tuple[str, ...]:
+    """Return what to do next, in lines."""
+    bad, judgements = contents.bad, contents.judgements.total()
+    if contents.unread_judgements and not judgements:
+        return ("mend the files: none of their judgements can be read",)
+    if judgements and any(bad[reason] >= judgements for reason in MISSING):
+        if keys["format"] == "tables":
+            return (f"say in {file} which columns have the ids that the judgements name, in the same case:", THEIRS)
+        return ("mend the files: no judgement names both a query and a document, in the case of their ids",)
+    steps: tuple[str, ...] = _next(file, contents)
+    if bad:
         steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
-    if found.unread_judgements and not found.judgements:
-        steps = ("mend the files: none of their judgements can be read",)
-    elif found.judgements and any(found.bad[reason] == found.judgements.total() for reason in MISSING):
-        if case := ids_of_other_form(arguments.folder, keys):
-            steps = (f"mend the files: {case}",)
-        elif keys["format"] in ("tables", "parquet"):
-            steps = (
-                f"say in {file} which columns have the ids that the judgements name:",
-                "columns: {documents: {doc_id: THEIRS}, queries: {query_id: THEIRS}}",
-            )
-        else:
-            steps = (
-                "mend the files: no judgement names both a query and a document by the ids that these have, with "
-                "the same case",
-            )
-    elif not found.queries.count and (left := [table.name for table in unused(arguments.folder, keys)]):
-        steps = (*_to_use(left, keys, arguments.folder, file), *steps)
-    print(f"\nwrote {file}\nnext:  " + "\n       ".join(map(printable, steps)))
+    if not contents.queries.count and any(what.startswith("columns ") for what in others.values()):
+        return (
+            f"if files that are not used have queries or judgements, say so in {file} under `data`, such as",
+            "queries: FILE",
+            "qrels: FILE",
+            THEIRS,
+            "or go on with the documents alone:",
+            *steps,
+        )
+    return steps
 
 
-def summary(found: Inspection) -> list[str]:
+def _unused(folder: Path, used: Iterable[Path], others: dict[str, str]) -> list[str]:
+    """Name the files and folders that are not read, by what they are."""
+    if not folder.is_dir():
+        return []
+    kept = {path.relative_to(folder).parts[0] for path in used if path.is_relative_to(folder)}
+    reasons = dict[str, list[str]]()
+    for name in names_in(folder):
+        if name.rstrip("/") not in kept:
+            reasons.setdefault(others.get(name, ""), []).append(name)
+    lines = []
+    for what, names in reasons.items():
+        more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+        lines.append(f"not used: {listing(names[:5])}{more}" + (f": {what}" if what else ""))
+    return lines
+
+
+def summary(contents: Inspection) -> list[str]:
     """What a collection holds, in lines for people."""
-    documents, queries = found.documents, found.queries
+    documents, queries = contents.documents, contents.queries
+    rows = queries.count - queries.records.repeated()
     lines = [f"{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
     if same := documents.texts.repeated():
         lines.append(f"  {_have(same)} the text of an earlier one")
-    again = queries.again()
-    lines.append(f"{queries.count - again:,} queries" + (f": {queries.lengths()}" if queries.count else ""))
+    lines.append(f"{rows:,} queries" + (f": {queries.lengths()}" if rows else ""))
     lines += _samples(queries.samples)
-    if again:
-        lines.append(
-            f"  {again:,} more row{'' if again == 1 else 's'} of the same queries, as where each judgement or "
-            "answer has a row"
-        )
-    if same := queries.texts.repeated() - again:
+    if same := queries.texts.repeated() - queries.records.repeated():
         lines.append(f"  {_have(same)} the text of an earlier one")
-    for split, count in found.by_split.items():
-        judged = found.judged_by_split[split]
+    for split, count in contents.by_split.items():
+        judged = contents.judged_by_split.get(split, 0)
         lines.append(
             f"  split {split}: {count:,} queries, {judged:,} with a relevant document, "
-            f"{found.judgements[split]:,} judgements"
+            f"{contents.judgements[split]:,} judgements"
         )
-    if found.judgements:
-        grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(found.grades.items()))
-        lines.append(f"  {relevant_documents(found.relevant)}; judgements by grade: {grades}")
+    if contents.judgements:
+        grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(contents.grades.items()))
+        lines.append(f"  {relevant_documents(contents.relevant)}; judgements by grade: {grades}")
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
-    if told := remark(found.own_documents, sum(found.by_split.values())):
+    if told := remark(contents.own_documents, sum(contents.by_split.values())):
         lines.append(told)
-    if found.bad:
-        count = found.bad.total()
+    if contents.bad:
+        count = contents.bad.total()
         lines.append(f"{count:,} record{'' if count == 1 else 's'} cannot be used:")
-        for reason, count in found.bad.items():
-            where = f", first at {found.examples[reason]}" if reason in found.examples else ""
+        for reason, count in contents.bad.items():
+            where = f", first at {contents.examples[reason]}" if reason in contents.examples else ""
             lines.append(f"  {reason}: {count:,}{where}")
-        convert = ", convert the file (iconv -f CP1252 -t UTF-8)" if NOT_UTF8 in found.bad else ""
+        convert = ", convert the file (iconv -f CP1252 -t UTF-8)" if NOT_UTF8 in contents.bad else ""
         lines.append(f"  A run stops at the first of them. Repair them{convert}, or let `on_bad: drop` leave them out.")
     return lines
 
 
-def config_text(keys: Keys, found: Inspection, file: Path) -> str:
+def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
     """The config: two keys, and what a reader may want to know or change, as comments."""
-    splits = ", ".join(f"{count:,} {split}" for split, count in found.by_split.items())
-    holds = f"{found.documents.count:,} documents; queries: {splits or 'none'}"
-    plan, run = _next(file, found)
+    splits = ", ".join(f"{count:,} {split}" for split, count in contents.by_split.items())
+    holds = f"{contents.documents.count:,} documents; queries: {splits or 'none'}"
+    plan, run = _next(file, contents)
     lines = [
         *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
         f"    {plan}     every step, and the numbers chosen for this collection, with why",
@@ -149,12 +173,12 @@ def config_text(keys: Keys, found: Inspection, file: Path) -> str:
         if (key == "path" and Path(str(value)).is_absolute()) or isinstance(value, list):
             about = ""  # a list of columns has no names of ours
         text += f"  {key}: {yaml_line(value)}" + (f"  # {about}" if about else "") + "\n"
-    if found.bad:
-        reasons = ", ".join(f"{count:,} x {reason}" for reason, count in found.bad.items())
+    if contents.bad:
+        reasons = ", ".join(f"{count:,} x {reason}" for reason, count in contents.bad.items())
         text += f"  # on_bad: drop  # would leave out: {reasons}\n"
-    if remark(found.own_documents, sum(found.by_split.values())):
+    if remark(contents.own_documents, sum(contents.by_split.values())):
         text += "  # own_document: leave out  # or keep: queries are documents, and each finds itself first\n"
-    if not found.judged_by_split:
+    if not contents.judged_by_split:
         text += (
             "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"
         )
@@ -177,7 +201,6 @@ LAYOUTS = {
     "beir": "BEIR's layout",
     "msmarco": "MS MARCO's layout",
     "dpr": "DPR's files",
-    "parquet": "Parquet tables",
     "lines": "a text file, a document a line",
     "tevatron": "Tevatron's training data",
     "flagembedding": "FlagEmbedding's training data",
@@ -185,35 +208,20 @@ LAYOUTS = {
 }
 
 
-def _next(file: Path, found: Inspection) -> tuple[str, str]:
+def _next(file: Path, contents: Inspection) -> tuple[str, str]:
     """The commands that come next, which leave out the records that cannot be used."""
-    drop = " --set data.on_bad=drop" if found.bad else ""
+    drop = " --set data.on_bad=drop" if contents.bad else ""
     return f"{program()} plan {shlex.quote(str(file))}{drop}", f"{program()} run {shlex.quote(str(file))}{drop}"
 
 
-def _to_use(left: list[str], keys: Keys, folder: Path, file: Path) -> list[str]:
-    """What to write where there are no queries, and tables that may have them are not used."""
-    name = left[0] if len(left) == 1 else "FILE"
-    ids = dict.fromkeys(numbered(folder, keys).values(), "THEIRS")
-    columns = {
-        "documents": keys.get("columns", {}).get("documents", {}) | ids,
-        "queries": {"query_id": "THEIRS", "text": "THEIRS"},
-        "qrels": {"query_id": "THEIRS", "doc_id": "THEIRS"},
-    }
-    wanted = {"format": "tables", "queries": name, "qrels": name, "graded": False, "split": "train", "columns": columns}
-    return [
-        f"not used: {listing(left)}; if queries or judgements are there, say so in {file} under `data`, with",
-        "the files' names of columns, and judgements that name documents by their ids:",
-        *(f"{key}: {yaml_line(value)}" for key, value in wanted.items() if keys.get(key) != value),
-        "or go on with the documents alone:",
-    ]
+ROLES = ("documents", "queries", "qrels")
 
 
 def _layout(keys: Keys) -> str:
     """What a layout is called."""
     if keys["format"] != "tables":
         return LAYOUTS[keys["format"]]
-    files = list(dict.fromkeys(file for role in ("documents", "queries", "qrels") for file in patterns(keys.get(role))))
+    files = list(dict.fromkeys(file for role in ROLES for file, _ in patterns(keys.get(role))))
     if keys.get("paired"):
         return f"questions with their texts ({', '.join(files)})"
     return f"tables ({', '.join(files)})"
@@ -232,9 +240,9 @@ def _samples(samples: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _first_bad(found: Inspection) -> str:
-    reason = next((one for one in found.bad if one not in MISSING), None)
-    return "" if reason is None else f": {reason}, first at {found.examples.get(reason, 'an unknown place')}"
+def _first_bad(contents: Inspection) -> str:
+    reason = next((reason for reason in contents.bad if reason not in MISSING), None)
+    return "" if reason is None else f": {reason}, first at {contents.examples.get(reason, 'an unknown place')}"
 
 
 def _plain(folder: Path) -> str:

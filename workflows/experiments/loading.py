@@ -17,7 +17,7 @@ from typing import Any
 
 from sparring.components import modules
 from sparring.components.config import Config, UserError, listing, parse
-from sparring.components.sources.tables import KINDS, kind_of
+from sparring.components.sources.table_files import KINDS, kind_of
 from sparring.components.systems.config import SYSTEM
 from sparring.components.yaml_files import read_based, read_yaml
 from sparring.workflows import ROOT

@@ -1,111 +1,108 @@
-"""Layouts of other projects, known by their files' names and columns: whole collections, and training data."""
+"""Layouts of other projects: whole collections by the names of files, and training data by the names of columns."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 from sparring.components.config import UserError, listing
-from sparring.components.sources.reading import fields
-from sparring.components.sources.recognition.files import Keys, by_split, first_object, head, split_told
-from sparring.components.sources.recognition.links import Table
+from sparring.components.sources.reading import Line, fields, read_lines
+from sparring.components.sources.recognition.table import Table, by_split, split_of
 from sparring.components.sources.sentence_transformers import LABELS, NO_TEXT
-from sparring.components.sources.tables import kind_of
+from sparring.components.sources.table_files import columns_of, kind_of
 from sparring.components.yaml_files import yaml_line
 
-ASKED, FOUND = ("anchor", "query", "question"), ("positive", "answer")
-"""What sentence-transformers' data sets call queries and what is relevant to them."""
-GIVEN: list[tuple[str, set[str]]] = [
-    ("tevatron", {"query_id", "query", "positive_passages"}),
-    ("tevatron", {"query_id", "query_text", "positive_document_ids"}),
-    ("flagembedding", {"query", "pos", "neg"}),
-    *(
-        ("sentence_transformers", {asked, found, negative})
-        for asked in ASKED
-        for found in FOUND
-        for negative in ("negative", "negative_1")
-    ),
-    *(("sentence_transformers", {asked, f"{found}[]", "labels[]"}) for asked in ASKED for found in FOUND),
-]
-"""Training data of other projects, by columns that they have; `[]` stands after one that must hold lists."""
+Keys = dict[str, Any]
+"""The keys of a source's declaration."""
+ANCHORS, POSITIVES = ("anchor", "query", "question"), ("positive", "answer")
+"""Columns of queries and of relevant texts in data sets of sentence-transformers."""
 
 
 def beir(folder: Path, names: list[str]) -> Keys | None:
-    """BEIR's folder."""
+    """Recognise BEIR's folder."""
     plain = {name.removesuffix(".gz") for name in names}
-    judged = list((folder / "qrels").glob("*.tsv*"))
-    whole = {"corpus.jsonl", "queries.jsonl"} <= plain and judged
+    whole = {"corpus.jsonl", "queries.jsonl"} <= plain and any((folder / "qrels").glob("*.tsv*"))
     return {"format": "beir", "path": str(folder)} if whole else None
 
 
 def msmarco(folder: Path, names: list[str]) -> Keys | None:
-    """MS MARCO's folder, with three or four columns of documents, or an id and a text."""
+    """Recognise MS MARCO's folder, with three or four columns of documents, or an id and a text."""
     file = next((name for name in names if name in ("collection.tsv", "collection.tsv.gz")), None)
-    if file is None or not any(re.fullmatch(r"queries\..+\.tsv(\.gz)?", name) for name in names):
-        return None
-    keys: Keys = {"format": "msmarco", "path": str(folder)}
-    cells = head(folder / file).count("\t") + 1
-    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
-    keys |= {"columns": columns} if columns else {}
-    asked, judged = (
-        sorted({found[1] for name in names if (found := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))})
+    splits, judged = (
+        [match[1] for name in names if (match := re.fullmatch(rf"{role}\.(.+)\.tsv(\.gz)?", name))]
         for role in ("queries", "qrels")
     )
-    if any(f"{split}.small" in asked for split in asked):  # the same queries again: one of the two can be read
-        keys["splits"] = {split.removesuffix(".small"): split for split in judged if split in asked}
+    if file is None or not splits:
+        return None
+    keys: Keys = {"format": "msmarco", "path": str(folder)}
+    cells = len(_first_cells(folder / file))
+    columns = {3: ["doc_id", "title", "text"], 4: ["doc_id", "url", "title", "text"]}.get(cells)
+    keys |= {"columns": columns} if columns else {}
+    if any(f"{split}.small" in splits for split in splits):  # the same queries again: only one of the two can be read
+        keys["splits"] = {split.removesuffix(".small"): split for split in sorted(judged) if split in splits}
     return keys
 
 
 def dpr(folder: Path, names: list[str]) -> Keys | None:
-    """A folder of DPR's passages, with its training data or with questions and answers."""
-    documents = None
-    retriever: dict[str, str] = {}
-    questions: dict[str, str] = {}
+    """Recognise a folder of DPR's passages, with its training data or with questions and answers."""
+    documents, retriever, questions = None, dict[str, str](), dict[str, str]()
     for name in names:
-        kind = kind_of(name)
-        if kind == ".json":
-            first = first_object(folder / name)
-            if first is not None and {"question", "positive_ctxs"} <= first.keys():
-                retriever[split_told(name) or "train"] = name.removesuffix(".gz")
+        kind, split = kind_of(name), split_of(name) or "train"
+        plain = name.removesuffix(".gz")
+        if kind == ".json" and {"question", "positive_ctxs"} <= _columns(folder / name):
+            retriever[split] = plain
         elif kind in (".tsv", ".csv"):
-            cells = fields(head(folder / name))
+            cells = _first_cells(folder / name)
             if cells == ["id", "text", "title"]:
-                documents = name.removesuffix(".gz")
+                documents = plain
             elif len(cells) == 2 and re.fullmatch(r"\s*\[.*\]\s*", cells[1]):
-                questions[split_told(name) or "train"] = name.removesuffix(".gz")
+                questions[split] = plain
     if documents is None or not (retriever or questions):
         return None
     keys = {"format": "dpr", "path": str(folder), "documents": documents, "retriever": retriever}
-    both = {split: name for split, name in questions.items() if split not in retriever}
-    return {**keys, "questions": both} if both else keys
+    rest = {split: name for split, name in questions.items() if split not in retriever}
+    return {**keys, "questions": rest} if rest else keys
 
 
-def given_by(table: Table) -> str | None:
-    """The project whose training data a table has, if it is a file that such data is read from."""
-    columns = {*table.columns, *(f"{name}[]" for name in table.lists)}
-    found = (kind for kind, needed in GIVEN if needed <= columns)
-    return next(found, None) if kind_of(table.name) in (".jsonl", ".parquet") else None
+def _first_cells(path: Path) -> list[str]:
+    """Return the cells of the first line of a file that is text."""
+    return next((fields(line.text) for line in read_lines(path) if isinstance(line, Line)), [])
+
+
+def _columns(path: Path) -> set[str]:
+    try:
+        return set(columns_of(path))
+    except UserError:
+        return set()
+
+
+def training_format(table: Table) -> str | None:
+    """Return the project whose training data a table holds."""
+    columns = {*table.columns}
+    if {"query_id", "query", "positive_passages"} <= columns or {"query_id", "positive_document_ids"} <= columns:
+        return "tevatron"
+    if {"query", "pos", "neg"} <= columns:
+        return "flagembedding"
+    triplets = columns & {*ANCHORS} and columns & {*POSITIVES} and columns & {"negative", "negative_1"}
+    return "sentence_transformers" if triplets and kind_of(table.name) != ".csv" else None
 
 
 def training_data(folder: Path, tables: list[Table]) -> Keys | None:
-    """Training data of one project, a file a split, where nothing else is there but the corpus that it may name.
-    UserError where there are several files whose names tell no splits."""
-    found = [(table, kind) for table in tables if (kind := given_by(table)) is not None]
-    names = [table.name for table, _ in found]
-    groups = by_split(folder, names) or ({"train": names[0]} if len(names) == 1 else None)
-    kinds = {kind for _, kind in found}
-    others = [table for table in tables if given_by(table) is None]
-    by_ids = any("positive_document_ids" in table.columns for table, _ in found)
-    if len(kinds) != 1 or len(others) != by_ids:
+    """Recognise training data of one project, a file a split, with nothing else but the corpus that it may name."""
+    groups = [table for table in tables if training_format(table)]
+    rest = [table for table in tables if not training_format(table)]
+    names = [table.name for table in groups]
+    by_ids = any("positive_document_ids" in table.columns for table in groups)
+    if len({training_format(table) for table in groups}) != 1 or len(rest) != by_ids:
         return None
-    keys: Keys = {"format": kinds.pop(), "path": str(folder), "groups": groups or {"train": names}}
-    if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless it is told
-        texts = [_texts(table) for table, _ in found]
-        others_too = any(
-            [name for name in table.columns if name not in (*LABELS, *NO_TEXT)] != own
-            for (table, _), own in zip(found, texts, strict=True)
-        )
-        keys |= {"columns": texts[0]} if others_too and all(own == texts[0] for own in texts) else {}
-    keys |= {"corpus": others[0].name} if others else {}
-    if groups is None:
+    files = by_split(folder, names) or ({"train": names[0]} if len(names) == 1 else None)
+    keys: Keys = {"format": training_format(groups[0]), "path": str(folder), "groups": files or {"train": names}}
+    if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless declared
+        texts = [_texts(table) for table in groups]
+        others = any(set(table.columns) - {*LABELS, *NO_TEXT, *own} for table, own in zip(groups, texts, strict=True))
+        others |= any([name for name in table.columns if name in texts[0]] != texts[0] for table in groups)
+        keys |= {"columns": texts[0]} if others else {}
+    keys |= {"corpus": rest[0].name} if rest else {}
+    if files is None:
         raise UserError(
             f"several files of training data: {listing(names)}; accepted: names that tell their splits, such as "
             f"train.jsonl and dev.jsonl, or a config that says `data: {yaml_line(keys)}`"
@@ -114,10 +111,10 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
 
 
 def _texts(table: Table) -> list[str]:
-    """The columns with texts of sentence-transformers' training data: the query's, the positive's, the negatives'."""
-    first = [next(name for name in names if name in table.columns) for names in (ASKED, FOUND)]
+    """Return the columns with texts of sentence-transformers: the query's, the positive's, the negatives'."""
+    first = [next(name for name in names if name in table.columns) for names in (ANCHORS, POSITIVES)]
     return first + [name for name in table.columns if re.fullmatch(r"negative(_\d+)?", name)]
 
 
 LAYOUTS = (beir, msmarco, dpr)
-"""Those of whole collections. Each gives a folder's declaration, by the names in it, or None where it has another."""
+"""Whole collections. Each returns a folder's declaration by the names in it, or None."""

@@ -1,270 +1,302 @@
-"""What a folder of files holds, and which reader reads it: by the names of the files and of their columns.
+"""What a folder of files holds, and which reader reads it: guessed by the names of files and columns.
 
 Guesses are made in this package and nowhere else. What comes out is a source's declaration, which says everything and
-is checked like any other.
+is checked like any other. Values are looked at only to find columns of ids that have no usual name.
 """
 
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparring.components.config import UserError, listing
-from sparring.components.sources.parquet import patterns
-from sparring.components.sources.reading import read_lines
-from sparring.components.sources.recognition.files import HEADLESS, Keys, names_in
-from sparring.components.sources.recognition.folder import about, contents_of, role_of, together
-from sparring.components.sources.recognition.layouts import LAYOUTS, given_by, training_data
-from sparring.components.sources.recognition.links import (
-    Roles,
-    Table,
-    differing_in_form,
-    judged_by,
-    judging,
-    judging_itself,
-    longest,
-    relevances,
-    unreadable,
-)
-from sparring.components.sources.tables import KINDS, TREC, kind_of
+from sparring.components.data.tables import as_relevance
+from sparring.components.sources.forms import in_form
+from sparring.components.sources.reading import Item, matching, read_lines
+from sparring.components.sources.recognition.layouts import LAYOUTS, Keys, training_data, training_format
+from sparring.components.sources.recognition.table import Table, contents, merged, names_in
+from sparring.components.sources.table_files import KINDS, kind_of, read_table
+from sparring.components.sources.tables import patterns
 
 ACCEPTED = [
     "BEIR: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv",
     "MS MARCO: collection.tsv, queries.SPLIT.tsv, qrels.SPLIT.tsv",
     "DPR: a .tsv file with the columns id, text, title, and .json files of questions with positive_ctxs",
-    "tables (.csv, .tsv, .jsonl, .parquet): one of documents with a column text, and perhaps one of queries and one of "
-    "qrels with the columns query_id, doc_id and perhaps relevance; for other names `columns` in the config, as in "
-    "docs/pages/guides/own-collection.md of Sparring",
+    "tables (.csv, .tsv, .jsonl, .parquet), with a header: one of documents with a column text, and perhaps one of "
+    "queries and one of qrels with the columns query_id, doc_id and perhaps relevance; for other names `columns` in "
+    "the config, as in docs/pages/guides/own-collection.md of Sparring",
     "one table of pairs, with a column question and a column text (or answer, passage, ...), or one a split, such as "
     "faq.csv and test.csv; for other names `paired: true` and `columns`, as in that guide",
     "training data of Tevatron, FlagEmbedding or sentence-transformers (with negatives): .jsonl or .parquet files, "
     "whose names tell their splits, such as train.jsonl, and the corpus that Tevatron's may name",
     "two .txt files of as many lines, such as questions.txt and texts.txt; or one, of texts alone",
 ]
-"""What a folder may hold."""
-MEND = "mend the file, or move it away"
+"""Contents of folders that are recognised."""
+UNKNOWN = "none that is known"
+LOOKED_AT = 100
+"""Number of values of a column that are looked up."""
+DOCUMENT = {"doc_id": ("doc_id", "id"), "title": ("title",), "text": ("text",)}
+QUERY = {"query_id": ("query_id", "id"), "text": ("question", "text")}
 
 
-def recognise(place: Path) -> Keys:
-    """The declaration of what a folder, or a file, holds. UserError says what was seen and what is accepted, a line
-    each."""
+class Recognised(NamedTuple):
+    """A collection in a folder."""
+
+    keys: Keys
+    """The source's declaration."""
+    remarks: list[str]
+    """Columns that ids and relevances are taken from, and columns that are not read."""
+    others: dict[str, str]
+    """What each table or file of the folder is that is not read."""
+
+
+def recognise(place: Path) -> Recognised:
+    """Recognise the collection of a folder, or a file. UserError lists the contents and what is accepted."""
     if not place.exists():
         raise UserError(f"{place}: there is no such folder or file")
-    folder = place if place.is_dir() else place.parent
-    names = names_in(folder) if place.is_dir() else [place.name]
+    folder, names = (place, names_in(place)) if place.is_dir() else (place.parent, [place.name])
     for layout in LAYOUTS if place.is_dir() else ():
         if (keys := layout(folder, names)) is not None:
-            return keys
-    seen = dict(contents_of(folder, names))
-    if (keys := training_data(folder, [one for one in seen.values() if isinstance(one, Table)])) is not None:
-        return keys
-    tables = together(folder, [one for one in seen.values() if isinstance(one, Table)])
-    others = [table for table in tables if given_by(table) is None]
-    if len(others) < len(tables) and {"documents", "queries", "qrels"} <= {role_of(table) for table in others}:
-        tables = others  # training data lies beside a whole collection
-    for arranged in (_three_tables, _pairs, _texts):
-        if (keys := arranged(folder, tables)) is not None:
-            _check_left_out(folder, seen, keys)
-            return keys
-    broken = [(folder / name, one) for name, one in seen.items() if isinstance(one, str) and kind_of(name) in KINDS]
-    told = [one for one in broken if HEADLESS in one[1]] or ([] if tables else broken)
-    if told:
-        raise UserError(f"{_placed(*told[0])}; {MEND}")
-    lines = [f"{place}: no collection was recognised; what is there:"]
-    about_each = {
-        name: one.removeprefix(f"{folder / name}:").lstrip() if isinstance(one, str) else about(one)
-        for name, one in seen.items()
-    }
-    lines += [f"  {name}: {one}" for name, one in about_each.items()][:20]
-    if case := differing_in_form(folder, [table for table in tables if unreadable(folder, table) is None]):
-        lines.append(f"  {case}")
-    lines += ["  nothing" if not seen else f"  and {len(seen) - 20} more" if len(seen) > 20 else ""]
-    raise UserError(*(line for line in lines if line), "accepted:", *(f"  {one}" for one in ACCEPTED))
+            return Recognised(keys, [], {})
+    found, others = contents(folder, names)
+    for name in others:
+        if name.endswith("/") and any(layout(folder / name, names_in(folder / name)) for layout in LAYOUTS):
+            others[name] = f"a collection of its own; accepted: {folder / name}"
+    if (keys := training_data(folder, found)) is not None:
+        return Recognised(keys, [], others)
+    tables = merged(folder, found)
+    rest = [table for table in tables if training_format(table) is None]
+    if {"documents", "queries", "qrels"} <= {table.role for table in rest}:
+        tables = rest  # training data lies next to a whole collection
+    collection = _pairs(folder, tables) or _three_tables(folder, tables) or _texts(folder, tables)
+    broken = next((name for name in others if kind_of(name) in KINDS), None)
+    whole = collection is not None and (collection.keys.get("qrels") or collection.keys.get("paired"))
+    if broken and not whole and (collection or not tables):
+        reason = others[broken] if others[broken].startswith(str(folder)) else f"{folder / broken}: {others[broken]}"
+        raise UserError(f"{reason}; mend the file, or move it away")
+    if collection is None:
+        columns = {table.name: f"columns {listing(table.columns)}: {table.role or UNKNOWN}" for table in tables}
+        lines = [f"  {name}: {what}" for name, what in sorted({**columns, **others}.items())] or ["  nothing"]
+        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
+        accepted = (f"  {line}" for line in ACCEPTED)
+        first = f"{place}: no collection was recognised; what is there:"
+        raise UserError(first, *lines[:20], *more, "accepted:", *accepted)
+    unused = {table.name: f"columns {listing(table.columns)}" for table in tables if table not in collection.used}
+    return Recognised(collection.keys, _remarks(folder, collection), {**unused, **others})
 
 
-def _check_left_out(folder: Path, seen: dict[str, Table | str], keys: Keys) -> None:
-    """UserError where documents lack queries or judgements, and a table that cannot be read may have them."""
-    if keys.get("paired") or (keys.get("queries") and keys.get("qrels")):
-        return
-    for name, one in seen.items():
-        if kind_of(name) not in KINDS or (isinstance(one, Table) and one.is_text):
-            continue
-        if reason := unreadable(folder, one) if isinstance(one, Table) else one:
-            raise UserError(f"{_placed(folder / name, reason)}; queries or judgements may be there: {MEND}")
+class _Collection(NamedTuple):
+    """A declaration of tables, and the tables of each role."""
+
+    keys: Keys
+    documents: Table
+    queries: Table | None = None
+    qrels: Table | None = None
+    more: tuple[Table, ...] = ()
+    """Documents that no query of a list of pairs asks for."""
+
+    @property
+    def used(self) -> list[Table]:
+        """The tables that are read."""
+        tables = (self.documents, self.queries, self.qrels, *self.more)
+        return [table for at, table in enumerate(tables) if table is not None and table not in tables[:at]]
 
 
-def _placed(file: Path, reason: str) -> str:
-    """A reason with the file's place, which it may have already."""
-    return reason.rstrip(".") if reason.startswith(str(file)) else f"{file}: {reason.rstrip('.')}"
-
-
-def _of(tables: list[Table], role: str) -> Table | None:
-    """The only table of a role, or the only one with a header; UserError where there are several."""
-    found = [table for table in tables if role_of(table) == role]
-    if len(named := [table for table in found if table.columns != TREC]) == 1:
-        return named[0]
-    if len(found) > 1:
-        told = ", or names that tell their splits, such as train.csv and test.csv; or a config that says "
-        told += (
-            f"`{'queries' if role == 'pairs' else role}: {{train: FILE, test: FILE}}`; move aside what is of another "
-        )
-        told += "kind, such as another engine's results, which `evaluate.other_rankings` of a config takes"
-        if role == "documents":
-            told = ", or tables of the same columns; if a column asks what the text answers, `paired: true` and "
-            told += "`columns` in a config say so"
+def _only(tables: list[Table], role: str) -> Table | None:
+    """Return the only table of a role. UserError says how to declare several tables."""
+    tables = [table for table in tables if table.role == role]
+    if len(tables) > 1:
+        key = "queries" if role == "pairs" else role
+        files = "[FILE, FILE]" if role == "documents" else "{train: FILE, test: FILE}"
         raise UserError(
-            f"several tables of {role}: {listing(one.name for one in found)}; accepted: one, or one "
-            f"folder with the parts of one{told}"
+            f"several tables of {role}: {listing(table.name for table in tables)}; accepted: one, or names that tell "
+            f"their splits, such as train.csv and test.csv, or a config that says `{key}: {files}`; move aside what is "
+            "of another kind, such as another engine's results, which `evaluate.other_rankings` of a config takes"
         )
-    return found[0] if found else None
+    return tables[0] if tables else None
 
 
-def _asked(folder: Path, tables: list[Table], documents: Table | None) -> Table | None:
-    """The only table of queries; of several the only one whose rows name documents, as beside another engine's
-    results."""
-    found = [table for table in tables if role_of(table) == "queries"]
-    if len(found) > 1 and documents is not None:
-        judging = [table for table in found if judging_itself(folder, table, documents) is not None]
-        if len(judging) == 1:
-            return judging[0]
-    return _of(tables, "queries")
-
-
-def _three_tables(folder: Path, tables: list[Table]) -> Keys | None:
-    """Documents, with queries and qrels where there are some."""
-    if all(table.is_text for table in tables) or _of(tables, "pairs") is not None:
+def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
+    """Recognise documents, with queries and qrels if there are any."""
+    tables = [table for table in tables if not table.is_text]
+    documents, qrels = _only(tables, "documents"), _only(tables, "qrels")
+    if documents is None:
         return None
-    documents, qrels = _of(tables, "documents"), _of(tables, "qrels")
-    queries = _asked(folder, tables, documents)
-    others = [] if documents and queries and qrels else [table for table in tables if role_of(table) is None]
-    unknown = [table for table in others if unreadable(folder, table) is None]
-    if documents is not None:
-        link = _linked(folder, documents, queries, qrels, unknown)
-        return None if link is None else _declared(folder, documents, link)
-    if len(unknown) < 2:
-        return None
-    documents = max(unknown, key=lambda table: longest(folder, table)[1])
-    link = _linked(folder, documents, queries, qrels, [table for table in unknown if table is not documents])
-    if link is None or not link.columns:  # judgements must prove which are the documents
-        return None
-    link.columns["documents"]["text"] = longest(folder, documents)[0]
-    return _declared(folder, documents, link)
+    asking = [table for table in tables if table.role == "queries"]
+    if len(asking) > 1 and qrels is None:  # such as another engine's results, which name no documents
+        asking = [table for table in asking if _link(folder, table, documents, "doc_id")] or asking
+    queries = _only(asking, "queries")
+    columns: dict[str, dict[str, str | None]] = {"documents": {}, "queries": {}, "qrels": {}}
+    graded = True
+    if queries is None:
+        qrels = None
+    else:
+        for table in [qrels] if qrels else [table for table in tables if table.role is None]:
+            asked = _link(folder, table, queries, "query_id")
+            judged = _link(folder, table, documents, "doc_id", without=asked)
+            if asked and judged and table.role is None:
+                qrels = table
+            if table is qrels:
+                columns["documents"] |= {"doc_id": judged[1]} if judged else {}
+                columns["queries"] |= {"query_id": asked[1]} if asked else {}
+                columns["qrels"] |= {"query_id": asked[0]} if asked else qrels.names(query_id=("query_id", "question"))
+                columns["qrels"] |= {"doc_id": judged[0]} if judged else qrels.names(doc_id=("doc_id", "text"))
+                break
+        if qrels is None and (judged := _link(folder, queries, documents, "doc_id")):
+            qrels = queries
+            columns["documents"]["doc_id"], columns["qrels"]["doc_id"] = judged[1], judged[0]
+        if qrels is not None:
+            relevance = _relevance(folder, qrels)
+            columns["qrels"] |= {"relevance": relevance} if relevance else {}
+            graded = relevance is not None
+    columns["documents"] = {**documents.names(**DOCUMENT), **columns["documents"]}
+    columns["queries"] = {**(queries.names(**QUERY) if queries else {}), **columns["queries"]}
+    keys: Keys = {"format": "tables", "path": str(folder), "documents": documents.files}
+    keys |= {"queries": queries.files if queries else None, "qrels": qrels.files if qrels else None}
+    keys |= _named(columns) | ({} if graded else {"graded": False})
+    if queries and qrels and not (queries.tells_splits or qrels.tells_splits):
+        keys["split"] = "train"
+    return _Collection(keys, documents, queries, qrels)
 
 
-class _Link(NamedTuple):
-    """The tables that belong to documents, and names of columns that the ids told."""
-
-    queries: Table | None
-    qrels: Table | None
-    columns: Roles
+def _named(columns: dict[str, dict[str, str | None]]) -> Keys:
+    """Return the key of columns that the files call differently."""
+    names = {role: {ours: name for ours, name in columns.items() if ours != name} for role, columns in columns.items()}
+    return {"columns": {role: columns for role, columns in names.items() if columns}} if any(names.values()) else {}
 
 
-def _linked(
-    folder: Path, documents: Table, queries: Table | None, qrels: Table | None, unknown: list[Table]
-) -> _Link | None:
-    """Queries and qrels of documents, perhaps among tables whose columns have other names; None where there are qrels
-    and no queries."""
-    if queries is not None and qrels is not None:
-        columns = {
-            "documents": judged_by(folder, documents, "doc_id", qrels, "text"),
-            "queries": judged_by(folder, queries, "query_id", qrels, "question"),
+REFERENCES = {"query_id": ("query_id", "question"), "doc_id": ("doc_id", "text")}
+
+
+def _link(
+    folder: Path, table: Table, to: Table, kind: str, without: tuple[str, str] | None = None
+) -> tuple[str, str] | None:
+    """Return the column of a table that has the ids of another table's rows, and the other's column of ids: by usual
+    names, by equal names, or by values. Texts, titles and times are never ids, even if they match."""
+    ids, reference = to.named(kind, "id"), table.named(*REFERENCES[kind] if table.role == "qrels" else (kind,))
+    if reference and ids:
+        return reference, ids
+    no_ids = ["text", "title", "question", "time", "relevance", "split"]
+    excluded = table.all_named(*no_ids, *(["query_id", "id"] if table.role == "queries" else []))
+    candidates = [reference] if reference else [name for name in table.columns if name not in excluded]
+    candidates = [name for name in candidates if not without or name != without[0]]
+    holders = [ids] if ids else [name for name in to.columns if name not in to.all_named(*no_ids)]
+    equal = next((name for name in candidates if name in holders), None)
+    if equal and table.role != "queries":  # in queries and documents it may be the number of a row
+        return equal, equal
+    values = {name: set[str]() for name in candidates}
+    for row in islice(_rows(folder, table), LOOKED_AT):
+        for name in candidates:
+            values[name].add(_value(row.get(name)))
+    values = {name: cells - {"", "None"} for name, cells in values.items()}
+    counts = {(name, holder): Counter[str]() for name in candidates for holder in holders if _may_be_ids(values[name])}
+    for row in _rows(folder, to) if counts else ():
+        for (name, holder), count in counts.items():
+            if (value := _value(row.get(holder))) in values[name]:
+                count[value] += 1
+    links = (
+        link
+        for link, count in counts.items()
+        if 2 * len(count) > len(values[link[0]]) and count.total() < 1.1 * len(count)
+    )
+    return next(links, None)
+
+
+def _may_be_ids(values: set[str]) -> bool:
+    """Say whether values may be ids that link tables. Numbers without a letter are in many tables by chance."""
+    return bool(values) and all(re.fullmatch(r"\S*[^\W\d_]\S*", value) for value in values)
+
+
+def _value(cell: Any) -> str:
+    """Return a cell as it is compared. Ids in two Unicode forms are the same, and `data.ids` reads them so."""
+    return in_form("NFC", str(cell).strip())
+
+
+def _rows(folder: Path, table: Table) -> Iterator[dict[str, Any]]:
+    """Yield a table's rows."""
+    for path in (path for pattern, _ in patterns(table.files) for path in matching(folder, pattern)):
+        yield from (row.value for row in read_table(path) if isinstance(row, Item))
+
+
+def _relevance(folder: Path, table: Table) -> str | None:
+    """Return the likeliest column of relevances. Columns of words, such as labels of topics, are none."""
+    for column in table.all_named("relevance"):
+        cells = [as_relevance(row.get(column)) for row in islice(_rows(folder, table), LOOKED_AT)]
+        if 2 * sum(cell is not None for cell in cells) > len(cells):
+            return column
+    return None
+
+
+def _pairs(folder: Path, tables: list[Table]) -> _Collection | None:
+    """Recognise one table of questions with their texts, or two text files of a line each."""
+    pairs = _only(tables, "pairs")
+    if pairs is not None:
+        texts = pairs.names(doc_id=("doc_id",), title=("title",), text=("text",))
+        columns: dict[str, dict[str, str | None]] = {
+            "documents": {**texts},
+            "queries": {**pairs.names(query_id=("query_id",), text=("question",))},
         }
-        return _Link(queries, qrels, columns)
-    asking = unknown if queries is None else [queries]
-    for asked in asking:
-        found, columns = judging(folder, unknown if qrels is None else [qrels], documents, asked)
-        if found is not None:
-            if queries is None:
-                columns["queries"]["text"] = longest(folder, asked)[0]
-            return _Link(asked, found, columns)
-    for asked in asking if qrels is None else ():
-        if (own := judging_itself(folder, asked, documents)) is not None:
-            return _Link(asked, asked, own)
-    return None if qrels is not None and queries is None else _Link(queries, qrels, {})
-
-
-def _declared(folder: Path, documents: Table, link: _Link) -> Keys:
-    """The source's keys."""
-    queries, qrels = link.queries, link.qrels
-    itself = qrels is not None and qrels is queries
-    used = {"documents": documents, "queries": queries, "qrels": qrels}
-    columns = {
-        "documents": documents.columns_for(doc_id=("doc_id", "id"), title=("title",), text=("text",)),
-        "queries": queries.columns_for(query_id=("query_id", "id"), text=("question", "text")) if queries else {},
-        "qrels": qrels.columns_for(query_id=("query_id", "question"), doc_id=("doc_id", "text"))
-        if qrels and not itself
-        else {},
-    }
-    grades = None if qrels is None or itself else relevances(folder, qrels) or qrels.named("relevance")
-    graded = "relevance" in link.columns["qrels"] if itself else qrels is None or grades is not None
-    columns["qrels"] |= {} if grades in (None, "relevance") else {"relevance": grades}
-    for role, names in link.columns.items():
-        columns[role] |= {ours: theirs for ours, theirs in names.items() if ours != theirs}
-    unsplit = queries is not None and qrels is not None and not (_knows_splits(queries) or _knows_splits(qrels))
-    parquet = not itself and all(kind_of(one.name) == ".parquet" for one in used.values() if one is not None)
-    keys: Keys = {"format": "parquet" if parquet and _has_ids(documents, columns) else "tables", "path": str(folder)}
-    keys |= {role: one.files if one else None for role, one in used.items()}
-    if isinstance(documents.files, dict):  # their columns' names were unknown; documents have no splits
-        keys["documents"] = list(documents.files.values())
-    keys |= {"columns": {role: named for role, named in columns.items() if named}} if any(columns.values()) else {}
-    keys |= {} if graded else {"graded": False}
-    return keys | ({"split": "train"} if unsplit else {})
-
-
-def _knows_splits(table: Table) -> bool:
-    return isinstance(table.several, dict) or table.named("split") is not None
-
-
-def _has_ids(documents: Table, columns: dict[str, Keys]) -> bool:
-    return documents.named("doc_id", "id") is not None or "doc_id" in columns["documents"]
-
-
-def _pairs(folder: Path, tables: list[Table]) -> Keys | None:
-    """One table of questions with their texts, or two text files of a line each."""
-    text_files = [table for table in tables if table.is_text]
-    table = _of(tables, "pairs")
-    if table is not None:
-        columns = {
-            "documents": table.columns_for(doc_id=("doc_id",), title=("title",), text=("text",)),
-            "queries": table.columns_for(query_id=("query_id",), text=("question",)),
-        }
-        if (grades := relevances(folder, table)) not in (None, "relevance"):
-            columns["queries"]["relevance"] = grades
-        split = {} if _knows_splits(table) else {"split": "train"}
-        alone = [one for one in tables if role_of(one) == "documents" and _like(one, table, columns["documents"])]
-        files = [pattern for one in (table, *alone) for pattern in patterns(one.files)]
-        return {
-            "format": "tables",
-            "path": str(folder),
-            "documents": files if len(files) > 1 else files[0],
-            "queries": table.files,
-            "paired": True,
-            "columns": {role: named for role, named in columns.items() if named},
-            **split,
-        }
-    if len(text_files) != 2 or len(tables) != 2:
+        relevance = _relevance(folder, pairs)
+        if relevance or "relevance" in pairs.columns:
+            columns["queries"]["relevance"] = relevance
+        more = tuple(
+            table
+            for table in tables
+            if table.role == "documents"
+            and table.names(doc_id=("doc_id",), title=("title",), text=("text",)) == texts
+            and table.named("doc_id") == pairs.named("doc_id")
+        )
+        files = [pattern for table in (pairs, *more) for pattern, _ in patterns(table.files)]
+        keys: Keys = {"format": "tables", "path": str(folder), "documents": files if len(files) > 1 else files[0]}
+        keys |= {"queries": pairs.files, "paired": True, **_named(columns)}
+        return _Collection(keys | ({} if pairs.tells_splits else {"split": "train"}), pairs, pairs, None, more)
+    texts_alone = [table for table in tables if table.is_text]
+    if len(texts_alone) != 2 or len(tables) != 2:
         return None
-    queries, documents = _of(text_files, "queries"), _of(text_files, "documents")
+    queries, documents = _only(texts_alone, "queries"), _only(texts_alone, "documents")
     if queries is None or documents is None:
         return None
-    lines = {one.name: sum(1 for _ in read_lines(folder / one.name, blank=True)) for one in (queries, documents)}
-    paired = lines[queries.name] == lines[documents.name]
-    return {
-        "format": "tables",
-        "path": str(folder),
-        "documents": documents.name,
-        "queries": queries.name,
-        **({"paired": True} if paired else {}),
-        "split": "train",
-    }
+    lines = [sum(1 for _ in read_lines(folder / table.name, blank=True)) for table in (queries, documents)]
+    keys = {"format": "tables", "path": str(folder), "documents": documents.name, "queries": queries.name}
+    keys |= {"paired": True} if lines[0] == lines[1] else {}
+    return _Collection({**keys, "split": "train"}, documents, queries)
 
 
-def _like(documents: Table, pairs: Table, columns: Keys) -> bool:
-    """Whether documents that nobody asks for have the columns of those in pairs, as far as these are read."""
-    known = documents.columns_for(doc_id=("doc_id",), title=("title",), text=("text",)) == columns
-    return known and documents.named("doc_id") == pairs.named("doc_id")
-
-
-def _texts(folder: Path, tables: list[Table]) -> Keys | None:
-    """A text file, whose every line is a document."""
+def _texts(folder: Path, tables: list[Table]) -> _Collection | None:
+    """Recognise a text file, whose every line is a document."""
     if len(tables) == 1 and tables[0].is_text:
-        return {"format": "lines", "path": str(folder / tables[0].name)}
+        return _Collection({"format": "lines", "path": str(folder / tables[0].name)}, tables[0])
     return None
+
+
+def _remarks(folder: Path, collection: _Collection) -> list[str]:
+    """Say which columns have ids and relevances, which are not read, and which rows are numbered."""
+    keys, lines = collection.keys, list[str]()
+    columns = keys.get("columns", {})
+    roles = (("documents", collection.documents), ("queries", collection.queries), ("qrels", collection.qrels))
+    read = {"doc_id", "title", "text", "query_id", "answers", "split", "relevance", "iteration"}
+    read |= {name for names in columns.values() for name in names.values()}
+    for role, table in roles:
+        if table is None or table.is_text:
+            continue
+        for ours in ("doc_id", "query_id"):
+            if name := columns.get(role, {}).get(ours):
+                lines.append(f"{table.name}: {name} has the {ours} of {role}")
+        number = "doc_id" if role == "documents" else "query_id"
+        if role != "qrels" and not columns.get(role, {}).get(number) and number not in table.columns:
+            how = f"`columns: {{{role}: {{{number}: THEIRS}}}}`"
+            lines.append(f"{table.name}: no column of ids is known, so {role} are numbered by row; to name one: {how}")
+    role, judging = ("queries", collection.queries) if keys.get("paired") else ("qrels", collection.qrels)
+    for table in collection.used:
+        rest = [] if table.is_text else [column for column in table.columns if column not in read]
+        lines += [f"{table.name}: not read: {listing(rest)}"] if rest else []
+        if table is judging and (name := columns.get(role, {}).get("relevance")):
+            lines.append(f"{table.name}: {name} is read as how relevant a document is, 0 for not at all")
+        elif table is judging and rest:
+            how = (
+                f"`relevance: THEIRS` under `{role}` of `columns`, no `graded: false`, `grades: {{WORD: 1}}` for words"
+            )
+            lines.append(f"  if one of these says how relevant a document is: {how}")
+    return lines

@@ -52,7 +52,7 @@ def parquet(folder: Path) -> dict[str, Any]:
     }
     for name, columns in of.items():
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
-    return {"format": "parquet", "path": str(folder)}
+    return {"format": "tables", "path": str(folder), **{name: f"{name}.parquet" for name in of}}
 
 
 def msmarco(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parquet files: our own tables and those of others."""
+"""Tables in Parquet files: our own tables and those of others."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import UserError
-from sparring.components.sources.records import Bad
+from sparring.components.sources.base import Source
 from tests.support.sources import source, without_place, write
 
 DOCUMENTS: dict[str, list[Any]] = {"doc_id": ["a", "b"], "title": ["A", None], "text": ["x", "y"]}
@@ -26,6 +26,12 @@ QRELS: dict[str, list[Any]] = {
 }
 
 
+def parquet(**keys: Any) -> Source:
+    """A source of Parquet files."""
+    files = {name: f"{name}.parquet" for name in ("documents", "queries", "qrels")}
+    return source(format="tables", **{**files, **keys})
+
+
 def table(columns: dict[str, list[Any]], *, renamed: dict[str, str] | None = None, without: str = "") -> pa.Table:
     """A table, some columns under other names."""
     return pa.table({(renamed or {}).get(name, name): cells for name, cells in columns.items() if name != without})
@@ -34,7 +40,7 @@ def table(columns: dict[str, list[Any]], *, renamed: dict[str, str] | None = Non
 def test_parquet_of_our_own_tables(tmp_path: Path) -> None:
     for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         pq.write_table(table(columns), tmp_path / f"{name}.parquet")
-    found = source(format="parquet", path=str(tmp_path))
+    found = parquet(path=str(tmp_path))
     assert list(found.files()) == ["documents.parquet", "queries.parquet", "qrels.parquet"]
     assert list(found.read_documents()) == [
         ("a", "A", "x", f"{tmp_path}/documents.parquet: row 1"),
@@ -42,7 +48,7 @@ def test_parquet_of_our_own_tables(tmp_path: Path) -> None:
     ]
     assert without_place(found.read_queries()) == [("p", "p?", ["1"], "train"), ("q", "q?", [], "test")]
     assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("q", "b", 2, "test")]
-    chosen = source(format="parquet", path=str(tmp_path), splits={"dev": "test"})
+    chosen = parquet(path=str(tmp_path), splits={"dev": "test"})
     assert without_place(chosen.read_queries()) == [("q", "q?", [], "dev")]
     assert without_place(chosen.read_qrels()) == [("q", "b", 2, "dev")]
 
@@ -54,35 +60,33 @@ def test_parquet_of_other_tables(tmp_path: Path) -> None:
     pq.write_table(table(QUERIES, without="split"), tmp_path / "queries.parquet")
     pq.write_table(table(QRELS, without="split"), tmp_path / "qrels.parquet")
     keys: dict[str, Any] = {"documents": "part-*.parquet", "columns": {"documents": {"doc_id": "id"}}}
-    found = source(format="parquet", path=str(tmp_path), split="test", **keys)
+    found = parquet(path=str(tmp_path), split="test", **keys)
     assert without_place(found.read_documents()) == [("a", "A", "x"), ("b", "", "y")]
     assert without_place(found.read_queries()) == [("p", "p?", ["1"], "test"), ("q", "q?", [], "test")]
     with pytest.raises(UserError, match=r"qrels\.parquet: row 1: no split"):
-        list(source(format="parquet", path=str(tmp_path), **keys).read_queries())
-    with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'doc_id'.*id, title, text"):
-        list(source(format="parquet", path=str(tmp_path), documents="part-*.parquet").read_documents())
+        list(parquet(path=str(tmp_path), **keys).read_queries())
+    with pytest.raises(UserError, match=r"part-0\.parquet: wrong columns: no column 'body'.*id, title, text"):
+        list(parquet(path=str(tmp_path), **(keys | {"columns": {"documents": {"text": "body"}}})).read_documents())
     twice = pa.table([["a"], ["x"], ["y"]], names=["doc_id", "text", "text"])
     pq.write_table(twice, tmp_path / "twice.parquet")
     with pytest.raises(UserError, match="wrong columns: 'text' is there more than once"):
-        list(source(format="parquet", path=str(tmp_path), documents="twice.parquet").read_documents())
+        list(parquet(path=str(tmp_path), documents="twice.parquet").read_documents())
     wrong = {"documents": {"doc": "id"}}
-    with pytest.raises(UserError, match="columns: unknown column 'doc'; accepted: doc_id, text, title"):
-        list(source(format="parquet", path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())
+    with pytest.raises(UserError, match="columns: unknown column 'doc'; accepted: text, doc_id, title"):
+        list(parquet(path=str(tmp_path), **(keys | {"columns": wrong})).read_documents())
 
 
 def test_parquet_that_is_none(tmp_path: Path) -> None:
     write(tmp_path / "documents.parquet", "doc_id")
     with pytest.raises(UserError, match=r"documents\.parquet: not a Parquet file"):
-        list(source(format="parquet", path=str(tmp_path)).read_documents())
+        list(parquet(path=str(tmp_path)).read_documents())
 
 
 def test_parquet_text_that_is_not_utf8(tmp_path: Path) -> None:
     ids, texts = pa.array(["a", "b"]), pa.array([b"fine", b"\xff"]).view(pa.string())
     pq.write_table(pa.table({"doc_id": ids, "text": texts}), tmp_path / "documents.parquet")
-    good, bad = source(format="parquet", path=str(tmp_path)).read_documents()
-    assert not isinstance(good, Bad)
-    assert isinstance(bad, Bad)
-    assert (bad.reason, bad.id) == ("text that is not UTF-8", "b")
+    with pytest.raises(UserError, match=r"documents\.parquet: not a Parquet file: 'utf-8' codec"):
+        list(parquet(path=str(tmp_path)).read_documents())
 
 
 def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_path: Path) -> None:
@@ -90,9 +94,9 @@ def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_pat
     pq.write_table(table(QUERIES), tmp_path / "queries.parquet")
     judged = {**QRELS, "query_id": ["p", "x"]}
     pq.write_table(table(judged, without="split"), tmp_path / "qrels.parquet")
-    found = source(format="parquet", path=str(tmp_path))
+    found = parquet(path=str(tmp_path))
     assert without_place(found.read_qrels()) == [("p", "a", 1, "train"), ("x", "b", 2, "unjudged")]
-    alone = source(format="parquet", path=str(tmp_path), queries=None, qrels=None)
+    alone = parquet(path=str(tmp_path), queries=None, qrels=None)
     assert list(alone.files()) == ["documents.parquet"]
     assert list(alone.read_queries()) == list(alone.read_qrels()) == []
 
@@ -100,7 +104,7 @@ def test_the_queries_splits_hold_for_the_qrels_and_neither_need_be_there(tmp_pat
 def test_declared_tables_without_rows_are_refused(tmp_path: Path) -> None:
     for name, columns in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         pq.write_table(table(columns).slice(0, 1 if name == "documents" else 0), tmp_path / f"{name}.parquet")
-    found = source(format="parquet", path=str(tmp_path))
+    found = parquet(path=str(tmp_path))
     with pytest.raises(UserError, match=r"queries\.parquet: no queries are there; accepted: a file with queries, "):
         list(found.read_queries())
     with pytest.raises(UserError, match=r"qrels\.parquet: no qrels are there; accepted: a file with qrels, or `q"):

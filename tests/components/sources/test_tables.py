@@ -66,7 +66,7 @@ def test_a_name_of_no_column_of_ours_is_refused_in_every_kind_of_file(tmp_path: 
     write(tmp_path / "faq.csv", "question,answer", "a?,A")
     write(tmp_path / "faq.jsonl", '{"question": "a?", "answer": "A"}')
     for file in ("faq.csv", "faq.jsonl"):
-        with pytest.raises(UserError, match=rf"{file}:1: columns: unknown column 'txt'; accepted: .*text, "):
+        with pytest.raises(UserError, match=rf"{file}: columns: unknown column 'txt'; accepted: .*text, "):
             list(pairs(tmp_path, file, columns={**NAMED, "queries": {"text": "question", "txt": "q"}}).read_queries())
 
 
@@ -75,9 +75,7 @@ def test_a_name_that_one_of_several_files_lacks_is_refused(tmp_path: Path) -> No
     write(tmp_path / "a.csv", "heading,text", "A,x")
     write(tmp_path / "b.jsonl", '{"title": "B", "text": "y"}')
     keys = {"path": str(tmp_path), "documents": ["a.csv", "b.jsonl"], "columns": {"documents": {"title": "heading"}}}
-    with pytest.raises(
-        UserError, match=r"b\.jsonl: wrong columns: no object has 'heading' for title; the first have t"
-    ):
+    with pytest.raises(UserError, match=r"b\.jsonl: wrong columns: no column 'heading' for title; it has title, t"):
         list(source(format="tables", **keys).read_documents())
     write(tmp_path / "b.jsonl", '{"text": "y"}', '{"heading": "B", "text": "z"}')
     assert [row[1] for row in without_place(source(format="tables", **keys).read_documents())] == ["A", "", "B"]
@@ -89,7 +87,7 @@ def test_the_first_object_may_lack_what_is_needed(tmp_path: Path) -> None:
     first, second = source(format="tables", path=str(tmp_path), documents="a.jsonl").read_documents()
     assert (first[0], second[0]) == ("document with neither title nor text", "d")
     keys = {"path": str(tmp_path), "documents": "a.jsonl", "columns": {"documents": {"text": "body"}}}
-    with pytest.raises(UserError, match=r"a\.jsonl:1: wrong columns: no column 'body' for text; it has doc_id, text"):
+    with pytest.raises(UserError, match=r"a\.jsonl: wrong columns: no column 'body' for text; it has doc_id, text"):
         list(source(format="tables", **keys).read_documents())
 
 
@@ -200,7 +198,7 @@ def test_answers_in_squads_form_are_read(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_column_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
-    """Its rows are bad, with what to write, which then reads them."""
+    """Its rows are bad, and null leaves the column out."""
     write(
         tmp_path / "faq.jsonl",
         *(
@@ -211,18 +209,18 @@ def test_a_column_that_cannot_be_read_can_be_left_out(tmp_path: Path) -> None:
     read = pairs(tmp_path, "faq.jsonl", columns={"queries": {"text": "question"}})
     bad = [next(iter(read.read_documents())), next(iter(read.read_queries()))]
     assert [one.detail for one in bad if isinstance(one, Bad)] == [
-        "title must be text, and is ['T']; `columns: {documents: {title: null}}` leaves the column out",
-        "got 7; `columns: {queries: {answers: null}}` leaves the column out",
+        "title must be text, and is ['T']",
+        "got 7",
     ]
     columns = {"documents": {"title": None, "doc_id": None}, "queries": {"text": "question", "answers": None}}
     read = pairs(tmp_path, "faq.jsonl", columns=columns)
     (split,) = {one.detail for one in read.read_queries() if isinstance(one, Bad)}
-    assert split == "got [1]; `columns: {queries: {split: null}}` leaves the column out"
+    assert split == "got [1]"
     columns["queries"]["split"] = None
     read = pairs(tmp_path, "faq.jsonl", columns=columns)
     assert without_place(read.read_documents()) == [("1", "", "A")]
     assert without_place(read.read_queries()) == [("1", "a?", [], "train")]
-    with pytest.raises(UserError, match=r"faq\.jsonl:1: columns: text: null, and this column is needed"):
+    with pytest.raises(UserError, match=r"faq\.jsonl: columns: text: null, and this column is needed"):
         list(pairs(tmp_path, "faq.jsonl", columns={"documents": {"text": None}}).read_documents())
 
 
@@ -236,31 +234,9 @@ def test_pairs_of_two_text_files(tmp_path: Path, fewer: str) -> None:
     assert without_place(found.read_documents()) == [("1", "", "A"), ("2", "", "B"), ("3", "", "C")]
     assert without_place(found.read_queries()) == [("1", "a?", [], "train"), ("3", "c?", [], "train")]
     assert without_place(found.read_qrels()) == [("1", "1", 1, "train"), ("3", "3", 1, "train")]
-    name = {"documents": "texts.txt", "queries": "questions.txt"}[fewer]
-    write(tmp_path / name, "x")
-    with pytest.raises(UserError, match=rf"{name} has fewer rows; accepted: a "):
+    write(tmp_path / {"documents": "texts.txt", "queries": "questions.txt"}[fewer], "x")
+    with pytest.raises(UserError, match=rf"\.txt:2: `{fewer}` have fewer rows"):
         list(found.read_qrels())
-
-
-def test_a_row_without_its_text_names_the_column(tmp_path: Path) -> None:
-    (tmp_path / "articles.jsonl").write_text('{"doc_id": "a", "body": "x"}\n{"doc_id": "b"}\n')
-    asked = ({"query_id": "q", "ask": "x?"}, {"query_id": "r"}, {"query_id": "s", "ask": " "})
-    (tmp_path / "asked.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in asked))
-    columns = {"documents": {"text": "body"}, "queries": {"text": "ask"}}
-    found = source(
-        format="tables",
-        path=str(tmp_path),
-        documents="articles.jsonl",
-        queries="asked.jsonl",
-        split="test",
-        columns=columns,
-    )
-    why = f"{tmp_path}/articles.jsonl:2: document with neither title nor text 'b' (it has no 'body')"
-    assert str(list(found.read_documents())[1]) == why
-    assert [str(one) for one in list(found.read_queries())[1:]] == [
-        f"{tmp_path}/asked.jsonl:2: empty query 'r' (it has no 'ask')",
-        f"{tmp_path}/asked.jsonl:3: empty query 's'",
-    ]
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -283,7 +259,7 @@ def test_a_row_without_its_id_is_not_numbered(tmp_path: Path, declared: bool, at
         columns={"queries": ids, "qrels": {**ids, "doc_id": "article"}},
     )
     records = list(found.read_queries())
-    assert str(records.pop(at)) == f"{tmp_path}/asked.jsonl:{at + 1}: no query id (it has no {name!r})"
+    assert str(records.pop(at)) == f"{tmp_path}/asked.jsonl:{at + 1}: no query id"
     named = [f"t{i}" for i in range(3) if i != at]
     assert [one[0] for one in records] == named
     assert [one[0] for one in found.read_qrels()] == named
@@ -294,7 +270,7 @@ def test_a_row_of_pairs_or_judgements_without_its_id_is_told(tmp_path: Path) -> 
         tmp_path / "faq.jsonl", '{"doc_id": "a", "question": "a?", "answer": "A"}', '{"question": "b?", "answer": "B"}'
     )
     found = pairs(tmp_path, "faq.jsonl")
-    why = f"{tmp_path}/faq.jsonl:2: no document id (it has no 'doc_id')"
+    why = f"{tmp_path}/faq.jsonl:2: no document id"
     assert [str(one) for one in found.read_documents() if isinstance(one, Bad)] == [why]
     assert without_place(found.read_qrels()) == [("1", "a", 1, "train")]
     pq.write_table(pa.table({"query_id": ["p", None], "text": ["p?", "q?"]}), tmp_path / "asked.parquet")
@@ -309,8 +285,8 @@ def test_a_row_of_pairs_or_judgements_without_its_id_is_told(tmp_path: Path) -> 
         split="train",
         columns={"qrels": {"doc_id": "page"}},
     )
-    assert str(list(found.read_queries())[1]) == f"{tmp_path}/asked.parquet: row 2: no query id (it has no 'query_id')"
-    assert str(list(found.read_qrels())[1]) == f"{tmp_path}/judged.jsonl:2: no document id (it has no 'page')"
+    assert str(list(found.read_queries())[1]) == f"{tmp_path}/asked.parquet: row 2: no query id"
+    assert str(list(found.read_qrels())[1]) == f"{tmp_path}/judged.jsonl:2: no document id"
 
 
 @pytest.mark.parametrize("content", ["", "query_id,doc_id,text\n"], ids=["empty", "a header"])
@@ -344,7 +320,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         ({"paired": True}, "paired: needs `queries` and no `qrels`"),
         ({"paired": True, "queries": "a.csv", "qrels": "b.csv"}, "paired: needs `queries` and no `qrels`"),
         ({"qrels": "b.csv"}, "qrels: needs `queries`"),
-        ({"documents": "a.xlsx"}, r"a\.xlsx: is no table; accepted: \.csv, \.tsv, \.jsonl, \.parquet, \.txt"),
     ]:
         with pytest.raises(ValidationError, match=says):
             source(format="tables", path=str(tmp_path), **keys)
@@ -355,11 +330,12 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "e.jsonl", '{"doc_id": "a"}')
     write(tmp_path / "f.jsonl", '{"text": "a"}', "[")
     for file, says in [
-        ("a.csv", r"a\.csv:3: 1 cells; accepted: 2, as in the header: doc_id, text"),
-        ("b.csv", r"b\.csv:1: wrong columns: no column 'text' for text; it has doc_id, body"),
+        ("a.csv", r"a\.csv:3: wrong columns \(expected doc_id, text, got 1 columns\)"),
+        ("a.xlsx", r"a\.xlsx: is no table; accepted: \.csv, \.tsv, "),
+        ("b.csv", r"b\.csv: wrong columns: no column 'text' for text; it has doc_id, body"),
         ("c.csv", r"c\.csv:2: not CSV: unexpected end of data"),
         ("d.tsv", r"d\.tsv:2: text that is not UTF-8"),
-        ("e.jsonl", r"e\.jsonl:1: wrong columns: no column 'text' for text; it has doc_id"),
+        ("e.jsonl", r"e\.jsonl: wrong columns: no column 'text' for text; it has doc_id"),
         ("f.jsonl", r"f\.jsonl:2: line that is not JSON"),
     ]:
         with pytest.raises(UserError, match=says):
@@ -375,8 +351,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_csv_with_semicolons_a_mark_and_blank_lines(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_bytes('\ufeffid;text\r\n\r\n1;"a, b\r\nc"\r\n2;d\r\n'.encode())
-    assert [row.cells for row in read_csv(file)] == [["id", "text"], ["1", "a, b\r\nc"], ["2", "d"]]
-    assert [row.place.rpartition(":")[2] for row in read_csv(file)] == ["1", "3", "5"]
+    assert [cells for cells, _ in read_csv(file)] == [["id", "text"], ["1", "a, b\r\nc"], ["2", "d"]]
+    assert [place.rpartition(":")[2] for _, place in read_csv(file)] == ["1", "3", "5"]
 
 
 def test_each_file_of_queries_may_be_a_split(tmp_path: Path) -> None:
@@ -393,10 +369,6 @@ def test_each_file_of_queries_may_be_a_split(tmp_path: Path) -> None:
         ("r", "three?", [], "dev"),
     ]
     assert [one.split for one in found.read_qrels() if isinstance(one, Judgement)] == ["train", "test", "dev"]
-    with pytest.raises(
-        ValueError, match=r"queries: a file stands for two splits; accepted: files with a column `split`"
-    ):
-        source(format="tables", **keys, queries={"train": "asked.csv", "test": "asked.csv"})
 
 
 @pytest.mark.parametrize("content", ["", "question,answer\n"], ids=["empty", "a header"])
@@ -405,7 +377,7 @@ def test_a_split_whose_file_has_no_rows_is_refused(tmp_path: Path, content: str)
     write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,B")
     (tmp_path / "test.csv").write_text(content)
     files = {"documents": ["faq.csv", "test.csv"], "queries": {"train": "faq.csv", "test": "test.csv"}}
-    with pytest.raises(UserError, match=r"test\.csv: no queries, and `queries` says that the split test is there"):
+    with pytest.raises(UserError, match=r"test\.csv: no queries are there for the split test"):
         list(pairs(tmp_path, "", **files, split=None).read_queries())
 
 
@@ -466,12 +438,8 @@ def test_relevances_in_words_count_what_is_declared(tmp_path: Path) -> None:
     keys = {"format": "tables", "path": str(tmp_path), "queries": "asked.csv", "qrels": "qrels.csv", "split": "train"}
     *good, word, number = source(**keys, grades={"very": 3, "yes": 1}).read_qrels()
     assert [one.relevance for one in good] == [3, 2]
-    assert str(word).endswith("(got 'hardly', of query '1'; `data.grades` says what a word counts)")
+    assert str(word).endswith("(got 'hardly', of query '1')")
     assert str(number).endswith("(got '1.5', of query '1')")
-    with pytest.raises(ValidationError, match="YAML takes yes, no, on and off for true and false"):
-        source(**keys, grades={True: 1})
-    with pytest.raises(ValidationError, match="with `graded: false` there is none"):
-        source(**keys, graded=False, grades={"yes": 1})
     write(tmp_path / "faq.csv", "question,answer,relevance", "a?,A,yes", "b?,B,0")
     graded = source(
         **{**keys, "documents": "faq.csv", "queries": "faq.csv", "qrels": None},

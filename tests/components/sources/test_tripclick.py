@@ -96,10 +96,11 @@ def test_what_is_cut_off_or_has_wrong_columns_is_told_with_its_place(tmp_path: P
         if isinstance(one, Bad)
     ]
     assert told == [
-        f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end '8' (no </DOC>)",
-        f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end '9' (no </DOC>)",
-        f"{folder}/topics/topics.head.val.txt:1: record without an end '4' (no </top>)",
-        f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query, 0, document, score, got 3 columns)",
+        f"{folder}/documents/docs_grp_01.txt.gz:1: record without an end (no </DOC>)",
+        f"{folder}/documents/docs_grp_01.txt.gz:3: record without an end (no </DOC>)",
+        f"{folder}/topics/topics.head.val.txt:1: record without an end (no </top>)",
+        f"{folder}/qrels/qrels.raw.head.val.txt:1: wrong columns (expected query_id, iteration, doc_id, relevance, got "
+        "3 columns)",
     ]
 
 

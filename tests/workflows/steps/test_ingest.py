@@ -130,7 +130,7 @@ BAD_INPUT = [
     ("qrels", "q2\td1\t1", "train.tsv:4: query in two splits 'q2' (train here, test before)"),
     ("qrels", "q1\td1\t2", "train.tsv:4: two relevances for one pair 'q1' ('d1' has 2 here, 1 at "),
     ("qrels", "q1\td2\t1.5", "train.tsv:4: relevance that is not an integer (got '1.5', of query 'q1')"),
-    ("qrels", "q1\t0\td2\t1", "train.tsv:4: wrong columns (expected query-id, corpus-id and score, got 4 columns)"),
+    ("qrels", "q1\t0\td2\t1", "train.tsv:4: wrong columns (expected query-id, corpus-id, score, got 4 columns)"),
 ]
 
 

@@ -1,0 +1,221 @@
+"""Tables in files of any kind, row by row: .csv, .tsv, .jsonl, .json, .parquet, .txt with a text a line, TREC's qrels
+under any name, and folders that `save_to_disk` of Hugging Face's `datasets` wrote. All but Parquet may be .gz.
+
+The rest of the package sees rows as dictionaries with the file's names of columns, or with ours (`read_columns`).
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from sparring.components.config import UserError, listing
+from sparring.components.sources.reading import (
+    QRELS,
+    Item,
+    Line,
+    fitting,
+    read_array,
+    read_cells,
+    read_csv,
+    read_lines,
+    read_objects,
+    readable,
+    regular,
+)
+from sparring.components.sources.records import Bad
+
+KINDS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt")
+SAVED = "a dataset of `save_to_disk`"
+MARKS = ("state.json", "dataset_dict.json")
+"""Files that `save_to_disk` writes."""
+BATCH = 1_000
+"""Rows of a dataset that are read at once."""
+LOOKED_AT = 1_000
+"""Number of JSON objects whose keys are the columns of a file."""
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file by its name: `.csv` of `faq.csv.gz`."""
+    return Path(name.lower().removesuffix(".gz")).suffix
+
+
+def files_of(table: Path) -> list[Path]:
+    """Return the files of a table: the table itself, or all files of its folder."""
+    return [path for path in fitting(table, "**/*") if path.is_file()] if table.is_dir() else [table]
+
+
+def columns_of(path: Path) -> list[str]:
+    """Return the names of a file's columns. Those of JSON are the keys of its first objects."""
+    kind = kind_of(path.name)
+    if kind == ".parquet":
+        with opened(path) as file:
+            return list(file.schema_arrow.names)
+    if kind in (".jsonl", ".json") or path.is_dir():
+        rows = [row for row in islice(read_table(path), LOOKED_AT) if isinstance(row, Item)]
+        return list(dict.fromkeys(key for row in rows for key in row.value))
+    return _header(path)
+
+
+def read_table(
+    path: Path, *, columns: list[str] | None = None, blank: bool = False, kind: str = ""
+) -> Iterator[Item | Bad]:
+    """Yield the rows of a table as dictionaries in the order of its columns.
+
+    `columns`: If given, Parquet files are read no further. `blank`: Whether empty lines of a .txt file are rows.
+    `kind`: The kind of the file, by default that of its name.
+    """
+    kind = kind or kind_of(path.name)
+    if path.is_dir():
+        yield from dataset_rows(load_dataset(path), path)
+    elif kind == ".parquet":
+        yield from _parquet_rows(path, columns)
+    elif kind in (".jsonl", ".json"):
+        first = next((line.text for line in read_lines(path) if isinstance(line, Line)), "")
+        yield from read_array(path) if first.lstrip().startswith("[") else read_objects(path)
+    elif _is_qrels(path, kind):
+        yield from read_cells(path, QRELS, str.split)
+    elif kind == ".txt":
+        for line in read_lines(path, blank=blank):
+            yield Item({"text": line.text}, line.place) if isinstance(line, Line) else line
+    elif kind == ".tsv":
+        header = _header(path, kind)
+        lines = read_cells(path, header)
+        next(lines, None)
+        yield from lines
+    elif kind == ".csv":
+        rows = read_csv(path)
+        header = [cell.strip() for cell in next(rows, ([], ""))[0]]
+        for cells, place in rows:
+            if len(cells) == len(header):
+                yield Item(dict(zip(header, cells, strict=True)), place)
+            else:
+                yield Bad("wrong columns", place, f"expected {', '.join(header)}, got {len(cells)} columns")
+    else:
+        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
+
+
+def read_columns(
+    path: Path, needed: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool = False
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield rows with our names of columns, and the place of each. Raise UserError for a row that cannot be read:
+    nobody could say any more which rows belong together."""
+    if not (present := columns_of(path)):
+        return
+    theirs = their_names(path, present, needed, optional, names)
+    for row in read_table(path, columns=[name for name in theirs.values() if name], blank=blank):
+        if isinstance(row, Bad):
+            raise UserError(str(row))
+        yield {ours: row.value.get(name) if name else None for ours, name in theirs.items()}, row.place
+
+
+def their_names(
+    place: object, present: list[str], needed: list[str], optional: list[str], names: dict[str, str | None]
+) -> dict[str, str | None]:
+    """Return the table's name of each of our columns, None for an optional column that the table lacks."""
+    if unknown := names.keys() - {*needed, *optional}:
+        accepted = listing([*needed, *optional])
+        raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {accepted}")
+    theirs: dict[str, str | None] = {}
+    for ours in (*needed, *optional):
+        name = names.get(ours, ours)
+        if name is None and ours in needed:
+            raise UserError(f"{place}: columns: {ours}: null, and this column is needed; accepted: its name")
+        if name not in (None, *present) and (ours in needed or ours in names):
+            raise UserError(f"{place}: wrong columns: no column {name!r} for {ours}; it has {listing(present)}")
+        if name and present.count(name) > 1:
+            raise UserError(f"{place}: wrong columns: {name!r} is there more than once; accepted: once")
+        theirs[ours] = name if name in present else None
+    return theirs
+
+
+def opened(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file."""
+    with readable(path, "a Parquet file"):
+        return pq.ParquetFile(regular(path))
+
+
+def _parquet_rows(path: Path, columns: list[str] | None) -> Iterator[Item]:
+    number = 0
+    with opened(path) as file, readable(path, "a Parquet file"):
+        for batch in file.iter_batches(batch_size=4096, columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                yield Item(row, f"{path}: row {number}")
+
+
+def _header(path: Path, kind: str = "") -> list[str]:
+    """Return the columns of a file of text by its first line. An empty file has none."""
+    kind = kind or kind_of(path.name)
+    if _is_qrels(path, kind):
+        return QRELS
+    if kind == ".txt":
+        return ["text"]
+    if kind not in KINDS:
+        raise UserError(f"{path}: is no table; accepted: {listing(KINDS)}, or TREC's qrels")
+    if kind == ".csv":
+        cells = next(read_csv(path), ([], ""))[0]
+    else:
+        line = next(read_lines(path), None)
+        if isinstance(line, Bad):
+            raise UserError(str(line))
+        cells = line.text.split("\t") if line else []
+    return [cell.strip() for cell in cells]
+
+
+def _is_qrels(path: Path, kind: str) -> bool:
+    return kind != ".csv" and trec_kind(path) == "judgements"
+
+
+TREC = {"a ranking": r"\S+\s+(\d+|Q0)\s+\S+\s+\d+\s+-?\d\S*\s+\S+", "judgements": r"\S+\s+(\d+|Q0)\s+\S+\s+-?\d+"}
+"""The form of lines in TREC's files."""
+
+
+def trec_kind(path: Path) -> str | None:
+    """Say whether a file has TREC's `judgements` or `a ranking`, by its first lines and whatever its name."""
+    try:
+        lines = [line.text.strip() if isinstance(line, Line) else "" for line in islice(read_lines(path), 20)]
+    except UserError:
+        return None
+    return next(
+        (kind for kind, form in TREC.items() if lines and all(re.fullmatch(form, text) for text in lines)), None
+    )
+
+
+def load_dataset(folder: Path) -> Any:
+    """Load what `save_to_disk` wrote to a folder, memory-mapped: a dataset, or a dictionary of datasets by split."""
+    try:
+        import datasets  # takes seconds, and a plan must not wait for it
+    except ModuleNotFoundError:
+        raise UserError(f"{folder}: a folder is read by the package `datasets`, which is not installed") from None
+    if os.path.isdir(folder) and not any(os.path.isfile(folder / name) for name in MARKS):
+        pattern = f"{folder.name}/*.jsonl"
+        raise UserError(f"{folder}: not {SAVED}; accepted: that, or a pattern of files, such as {pattern}")
+    for path in fitting(folder, "**/*"):
+        if not path.is_dir():
+            regular(path)  # a pipe would be waited for without end
+    with readable(folder, SAVED):
+        return datasets.load_from_disk(str(folder))
+
+
+def dataset_rows(table: Any, place: object) -> Iterator[Item]:
+    """Yield the rows of a dataset of Hugging Face's.
+
+    Each batch is checked before it is read: Arrow does not look whether the offsets in a mapped file point into it, and
+    the process would end.
+    """
+    if isinstance(table, dict):
+        raise UserError(f"{place}: holds several tables; accepted: the folder of one, such as {min(table)}")
+    raw, number = table.with_format("arrow"), 0
+    with readable(place, SAVED):
+        for start in range(0, len(table), BATCH):
+            rows = slice(start, start + BATCH)
+            raw[rows].validate(full=True)
+            batch = table[rows]
+            for cells in zip(*batch.values(), strict=True):
+                number += 1
+                yield Item(dict(zip(batch, cells, strict=True)), f"{place}: row {number}")
