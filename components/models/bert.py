@@ -1,9 +1,8 @@
 """BERT (Devlin et al., 2019) for inference, read from a saved folder without transformers' model classes.
 
-transformers gives the same bits, but `import transformers.models.bert.modeling_bert` takes 1.7 s of CPU time: it imports
-torch's compiler, distributed tensors and scipy.optimize. That is as long as importing torch, and would double the time of
-a search on the command line. Modules have the names of transformers' modules, so that weights and `inference.FusedLayer`
-fit both.
+transformers gives the same bits, but importing its BERT takes 1.7 s of CPU time, because it imports torch's compiler,
+distributed tensors and scipy.optimize. Importing torch takes as long, so a search on the command line would take twice
+as long. Modules have the names of transformers' modules, so that weights and `inference.FusedLayer` fit both.
 """
 
 from __future__ import annotations

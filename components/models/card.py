@@ -1,7 +1,7 @@
 """Read training data, licence and languages from a model's card, the README.md next to its weights.
 
-`huggingface_hub.ModelCard` would save only the YAML block below: it raises an error for a damaged card, logs a warning for
-a card without metadata, and does not read tables.
+`huggingface_hub.ModelCard` would save only the YAML block below. It raises an error for a damaged card, logs a warning
+for a card without metadata, and does not read tables.
 """
 
 import re
@@ -37,8 +37,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 def datasets(model: str) -> list[str]:
     """Read the names of a model's training data from its card; empty if the card names none.
 
-    The model must be a local folder or an installed package. A table of data sets in the text is more complete and easier
-    to read than the ids in the metadata, so the ids count only if there is no table.
+    The model must be a local folder or an installed package. A table of data sets in the text is more complete and
+    easier to read than the ids in the metadata, so the ids count only if there is no table.
     """
     text = _text(model)
     ids = _metadata(text).get("datasets")

@@ -194,6 +194,7 @@ def _card(kind: Literal["retriever", "ranker"], origin: Origin, **values: Any) -
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=jinja2.select_autoescape(),  # HTML alone, and these are Markdown
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
