@@ -24,7 +24,7 @@ from sparring.workflows.store.dag import Step, StepFailed, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import TunedExperiment, Tuning
-from sparring.workflows.tuning.halving import time_of
+from sparring.workflows.tuning.session import time_of
 from sparring.workflows.tuning.share import Share
 from sparring.workflows.tuning.trials import Trial
 

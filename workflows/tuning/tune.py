@@ -24,7 +24,7 @@ from sparring.workflows.tuning import report
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
 from sparring.workflows.tuning.first_trials import known_trials
 from sparring.workflows.tuning.monitor import Monitor
-from sparring.workflows.tuning.sampler import Sampler
+from sparring.workflows.tuning.sampler import draw
 from sparring.workflows.tuning.session import run_trials
 from sparring.workflows.tuning.share import Share, concurrent_trials, machine_capacity
 from sparring.workflows.tuning.trial import error, measures, run_shared_steps, run_trial
@@ -124,7 +124,6 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
             run_shared_steps(tuned, store, Share.of(cluster, parts=1, capacity=capacity), tracker)
         own = ", the first of them with the config as it is" if not all(trial.point for trial in waiting) else ""
         print(f"{count} trial{'s' if count > 1 else ''}{own}, {concurrent} at a time", file=sys.stderr, flush=True)
-        sampler = Sampler(optuna, table, tuning.space, goal=tuning.goal, seed=tuning.seed) if optuna else None
         monitor = Monitor(tuned, table, store, tracker)
         with monitor.watching():
             run_trials(
@@ -133,7 +132,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
                 table,
                 tuned,
                 draws=draws,
-                sampler=sampler,
+                draw=lambda: draw(optuna, table, tuning.space, tuning.seed),
                 concurrent=concurrent,
                 retries=cluster.retries,
                 on_change=monitor.announce,
