@@ -1,7 +1,7 @@
 """Draw points with Optuna, whose TPE learns from the finished trials.
 
-Ray Tune's `OptunaSearch` resumes only from a pickle, counts a trial that ASHA stopped as complete with the measure of an
-earlier system, and repeats points.
+Ray Tune's `OptunaSearch` resumes only from a pickle, repeats points, and takes a trial that ASHA stopped for a complete
+one, with the measure of an earlier system.
 """
 
 from typing import Any

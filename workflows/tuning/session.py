@@ -1,7 +1,7 @@
 """Run trials in a session of Ray Tune, whose ASHA stops trials that are behind.
 
-The table keeps all that must last; nothing that Tune saves is read again. A trial that an earlier run of the command has
-finished starts again in Tune, only to report the measures of the table at once.
+The table keeps all that must last; nothing that Tune saves is read again. A trial that an earlier run of the command
+has finished starts again in Tune, only to report the measures of the table at once.
 """
 
 import shutil
