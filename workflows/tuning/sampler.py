@@ -14,10 +14,10 @@ from sparring.workflows.tuning.trials import Trial, TrialTable
 def draw(optuna: Any, table: TrialTable, space: Space, seed: int) -> Point:
     """Draw a point that no trial of the table has, unless the space has no other.
 
-    The point depends on the seed and the table alone, because the study is built from the table. So a resumed tuning
-    draws what it would have drawn without the interruption.
+    The point depends on the seed and the table alone, because the Optuna study is built from the table. So a resumed
+    tuning draws what it would have drawn without the interruption.
     """
-    study = optuna.create_study(
+    optimizer = optuna.create_study(
         direction="maximize" if table.goal == "max" else "minimize",
         sampler=optuna.samplers.TPESampler(
             seed=keyed_int(seed, "optuna", len(table.trials)) % 2**32, constant_liar=True, multivariate=False
@@ -26,8 +26,8 @@ def draw(optuna: Any, table: TrialTable, space: Space, seed: int) -> Point:
     distributions = {name: _distribution(optuna, values) for name, values in space.items()}
     for trial in table.trials:
         if all(name in trial.values and space[name].has(trial.values[name]) for name in space):
-            study.add_trial(_frozen(optuna, trial, space, distributions))
-    params = study.ask(distributions).params
+            optimizer.add_trial(_frozen(optuna, trial, space, distributions))
+    params = optimizer.ask(distributions).params
     point = {name: _decoded(values, params[name]) for name, values in space.items()}
     taken = [trial.values for trial in table.trials]
     if point in taken:  # TPE would mostly draw it again

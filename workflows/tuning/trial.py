@@ -1,4 +1,4 @@
-"""What trials run: first the steps that all have in common, then each trial its own."""
+"""Run trials: first the steps that all trials share, then the steps of each trial."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ from sparring.workflows.tuning.trials import Trial
 
 
 def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tracker: Tracker) -> None:
-    """Run the steps that no key of the space changes, before the trials begin, on all processors."""
+    """Run the steps that no key of the space changes on all processors, before the trials start."""
     space = tuned.tuning.space
     corners = [{name: values.ends[end] for name, values in space.items()} for end in (0, -1)]
     try:
@@ -43,15 +43,15 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tra
     if waiting:
         count = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
         print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
-        own = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
-        run_steps(waiting, store, cluster, tracker, later=own)
+        later = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
+        run_steps(waiting, store, cluster, tracker, later=later)
     shut_down()  # this driver's training workers, whose processors the trials need
 
 
 def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
-    """Run one trial in a process of Ray Tune's: system after system, each with the steps it needs; report each measure.
+    """Run a trial in a process of Ray Tune: the steps of each system in turn; report each measure.
 
-    `about` is the trial, `task` what all trials have in common.
+    `about` describes the trial, and `task` what all trials share.
     """
     from ray.tune import report
 
@@ -64,10 +64,10 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
     spent = {"seconds": about["seconds"], "steps": about["steps"]}
 
     def reach(number: int, value: float) -> None:
-        there = time_of(number, tuning.reduction_factor)
-        report({"systems": number, "time": there, "value": value, **spent})
+        reached = time_of(number, tuning.reduction_factor)
+        report({"systems": number, "time": reached, "value": value, **spent})
 
-    for number, value in enumerate(about["measures"], 1):  # of an earlier run of the command
+    for number, value in enumerate(about["measures"], 1):  # from an earlier run of the command
         reach(number, value)
     if about["finished"]:
         return
@@ -86,21 +86,23 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
 
 
 def _measure(tuned: TunedExperiment, steps: list[Step], store: Store) -> float:
-    """The measure of a system: the mean over its seeds."""
+    """Average the measure of a system over its seeds."""
     records = [store.record(node) for node in steps]
     return fmean(record["summary"]["measures"][tuned.tuning.measure] for record in records if record is not None)
 
 
 def measures(tuned: TunedExperiment, trial: Trial, store: Store) -> list[float]:
-    """The measures of the systems that a trial has reached, in their order, as far as the store has them."""
+    """Read the measures of the systems that a trial has reached, in order, up to the first that the store lacks."""
     reached = tuned.measure_steps(tuned.experiment(trial.point))[: len(trial.measures)]
-    there = takewhile(lambda steps: all(store.is_done(node) for node in steps), reached)
-    return [_measure(tuned, steps, store) for steps in there]
+    stored = takewhile(lambda steps: all(store.is_done(node) for node in steps), reached)
+    return [_measure(tuned, steps, store) for steps in stored]
 
 
 def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
-    """The standard error, over the queries, of a trial's measure of the last system; None where values of each query
-    are not kept."""
+    """Compute the standard error over the queries of a trial's last measure.
+
+    None if the store does not keep the values of each query.
+    """
     steps = tuned.measure_steps(tuned.experiment(trial.point))[-1]
     store.fetch(steps, PER_QUERY_FILE)
     files = [store.path(node) / PER_QUERY_FILE for node in steps]
@@ -112,4 +114,4 @@ def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
 
 
 def _flat(steps: list[list[Step]]) -> list[Step]:
-    return [step for own in steps for step in own]
+    return [step for seeds in steps for step in seeds]
