@@ -63,10 +63,10 @@ def svg(chart: CurveChart) -> str:
     values = [point for seeds in curves.values() for points in seeds for point in points]
     last = max(x for x, _ in values) or 1.0
 
-    canvas = Canvas(left=50, right=10, top=8, width=WIDTH)
+    canvas = Canvas(start=50, end=WIDTH - 10, top=8, width=WIDTH)
     canvas.top = canvas.legend(kinds.items())
     canvas.bottom = canvas.top + PLOT
-    x = scale((0.0, last), canvas.left, canvas.right)
+    x = scale((0.0, last), canvas.start, canvas.end)
     y = canvas.y_axis(_ticks(min(y for _, y in values), max(y for _, y in values)), "{:g}".format)
     columns = ticks(min(0.0, *(x for x, _ in values)), last)
     canvas.x_axis([(x(mark), f"{mark:,g}") for mark in columns if mark <= last], chart.x)

@@ -16,9 +16,9 @@ Picture = dict[str, Any]
 Shares = npt.NDArray[np.float64]
 
 
-def picture(title: str, about: str, x: str, curves: Curves) -> Picture:
+def picture(title: str, caption: str, x: str, curves: Curves) -> Picture:
     """Describe a chart, as a file holds it."""
-    return {"title": title, "about": about, "x": x, "curves": curves}
+    return {"title": title, "about": caption, "x": x, "curves": curves}
 
 
 def by_rank(values: Shares, mask: npt.NDArray[np.bool_]) -> list[Mark]:
@@ -35,9 +35,9 @@ def by_rank(values: Shares, mask: npt.NDArray[np.bool_]) -> list[Mark]:
     return marks
 
 
-def normalised(values: Shares, mask: npt.NDArray[np.bool_], how: str) -> Shares:
+def normalised(values: Shares, mask: npt.NDArray[np.bool_], scaling: str) -> Shares:
     """Divide each query's numbers by the largest one, or for `max-min` scale them to 0 to 1 (Figure 13 has both)."""
-    low = np.where(mask, values, np.inf).min(1, keepdims=True) if how == "max-min" else 0.0
+    low = np.where(mask, values, np.inf).min(1, keepdims=True) if scaling == "max-min" else 0.0
     high = np.where(mask, values, -np.inf).max(1, keepdims=True)
     span = np.where(high - low > 0, high - low, 1.0)
     return np.where(mask, (values - low) / span, 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparring.components.charts.plot import Canvas, Scale, scale, ticks
+from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, ticks
 from sparring.components.evaluation.measures import mean_and_deviation
 
 LENGTH, LINE = 19, 12.0
@@ -96,21 +96,21 @@ def svg(chart: Chart) -> str:
     ends = [point.value + side * (point.deviation or 0) for point in points for side in (-1, 1)]
     values = [*ends, *chart.levels.values()]
 
-    canvas = Canvas(left=44, right=124, top=14, height=236)
+    canvas = Canvas(start=44, end=WIDTH - 124, top=14, height=236)
     y = canvas.y_axis(ticks(min(values), max(values)))
-    x = scale((0, last), canvas.left + 10, canvas.right - 10)
+    x = scale((0, last), canvas.start + 10, canvas.end - 10)
     rounds = range(0, last + 1, max(1, math.ceil(last / 10)))
     canvas.x_axis([(x(number), str(number)) for number in rounds], _AXIS_TITLES.get(chart.axis, chart.axis))
     labels = []
     for name, value in chart.levels.items():
-        canvas.path("level", f"M{canvas.left} {y(value):.1f}H{canvas.right}", f"{name}: {value:.3f}")
+        canvas.path("level", f"M{canvas.start} {y(value):.1f}H{canvas.end}", f"{name}: {value:.3f}")
         labels.append((y(value), name, "level"))
     for number, (name, curve) in enumerate(chart.curves.items()):
         _draw(canvas, name, curve, f"c{number % 5}", x, y, chart.axis)
         labels.append((y(curve[-1].value), name, f"c{number % 5}"))
     _write_labels(canvas, labels)
-    said = "; ".join(f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items())
-    return canvas.svg(f"{chart.measure} by {chart.axis}: {said}", below=40)
+    means = [f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items()]
+    return canvas.svg(f"{chart.measure} by {chart.axis}: {'; '.join(means)}", below=40)
 
 
 def _draw(canvas: Canvas, name: str, curve: Sequence[Point], colour: str, x: Scale, y: Scale, axis: str) -> None:
@@ -141,7 +141,7 @@ def _write_labels(canvas: Canvas, labels: list[tuple[float, str, str]]) -> None:
     limit = canvas.bottom + 4 + LINE / 2
     for number in reversed(range(len(tops))):
         tops[number] = limit = min(tops[number], limit - _height(texts[number]))
-    edge = canvas.right
+    edge = canvas.end
     for top, text, (end, name, colour) in zip(tops, texts, labels, strict=True):
         canvas.path(f"lead {colour}", f"M{edge + 2} {end:.1f}L{edge + 10} {top + _height(text) / 2:.1f}")
         title = name if " ".join(text) != name else ""

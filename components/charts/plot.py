@@ -36,11 +36,11 @@ def scale(marks: Sequence[float], start: float, end: float) -> Scale:
 
 
 class Canvas:
-    """Elements of a chart around and on a plot area, whose edges are `left`, `right`, `top` and `bottom`."""
+    """Elements of a chart around and on a plot area, between `start` and `end`, `top` and `bottom`."""
 
-    def __init__(self, *, left: float, right: float, top: float, height: float = 0.0, width: int = WIDTH) -> None:
-        """Create a canvas with margins at the left, right and top, and a plot area of a height."""
-        self.width, self.left, self.right, self.top, self.bottom = width, left, width - right, top, top + height
+    def __init__(self, *, start: float, end: float, top: float, height: float = 0.0, width: int = WIDTH) -> None:
+        """Create a canvas of a width, with a plot area between x coordinates, of a height below the top."""
+        self.width, self.start, self.end, self.top, self.bottom = width, start, end, top, top + height
         self._elements: list[str] = []
 
     def path(self, kind: str, description: str, title: str = "") -> None:
@@ -77,8 +77,8 @@ class Canvas:
         """
         y, digits = scale(marks, self.bottom, self.top), max(2, -math.floor(math.log10(marks[1] - marks[0])))
         for mark in marks:
-            self.path("grid", f"M{self.left} {y(mark):.1f}H{self.right}")
-            self.text(self.left - 6, y(mark) + 4, text(mark) if text else f"{mark:.{digits}f}", anchor="end")
+            self.path("grid", f"M{self.start} {y(mark):.1f}H{self.end}")
+            self.text(self.start - 6, y(mark) + 4, text(mark) if text else f"{mark:.{digits}f}", anchor="end")
         return y
 
     def x_axis(self, marks: Iterable[tuple[float, str]], title: str = "") -> None:
@@ -86,11 +86,11 @@ class Canvas:
         for x, text in marks:
             self.text(x, self.bottom + 18, text, anchor="middle")
         if title:
-            self.text((self.left + self.right) / 2, self.bottom + 34, title, anchor="middle")
+            self.text((self.start + self.end) / 2, self.bottom + 34, title, anchor="middle")
 
     def x_grid(self, marks: Sequence[float], text: Callable[[float], str]) -> Scale:
         """Draw a vertical grid line with its value at each mark; return the scale."""
-        x = scale(marks, self.left, self.right)
+        x = scale(marks, self.start, self.end)
         for mark in marks:
             self.path("grid", f"M{x(mark):.1f} {self.top}V{self.bottom}")
         self.x_axis((x(mark), text(mark)) for mark in marks)
@@ -101,11 +101,11 @@ class Canvas:
 
         Returns the y coordinate below the last row.
         """
-        x, y = self.left, self.top + 8
+        x, y = self.start, self.top + 8
         for name, kind in entries:
             width = 22 + LETTER * len(name) + 12
-            if x > self.left and x + width > self.width:
-                x, y = self.left, y + 16
+            if x > self.start and x + width > self.width:
+                x, y = self.start, y + 16
             if bars:
                 self.bar(kind, x, y - 8, 11, 11)
             else:

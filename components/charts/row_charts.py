@@ -28,7 +28,7 @@ class Difference:
 def differences(title: str, rows: Sequence[Difference]) -> str:
     """Draw differences around a line at 0: clear ones in a colour for each direction, unclear ones pale."""
     ends = [row.value + side * (row.half or 0.0) for row in rows for side in (-1, 1)]
-    canvas = Canvas(left=18, right=18, top=8, height=ROW * len(rows))
+    canvas = Canvas(start=18, end=WIDTH - 18, top=8, height=ROW * len(rows))
     x = canvas.x_grid(
         ticks(min(0.0, *ends), max(0.0, *ends)), lambda mark: f"{mark:+g}".replace("-", "\u2212") if mark else "0"
     )
@@ -36,7 +36,7 @@ def differences(title: str, rows: Sequence[Difference]) -> str:
     for number, row in enumerate(rows):
         y = canvas.top + ROW * number + 27
         kind = ("c0" if row.value > 0 else "c1") if row.clear else "part"
-        canvas.text(canvas.left, y - 12, row.name, "tick halo")
+        canvas.text(canvas.start, y - 12, row.name, "tick halo")
         if row.half is not None:
             canvas.path(f"whisker {kind}", f"M{x(row.value - row.half):.1f} {y}H{x(row.value + row.half):.1f}")
         half = "" if row.half is None else f" ± {row.half:.3f}"
@@ -48,7 +48,7 @@ def differences(title: str, rows: Sequence[Difference]) -> str:
 def shares(title: str, parts: Sequence[str], bars: Mapping[str, Sequence[float]]) -> str:
     """Draw a bar for each name, cut into a share for each part; the last part has a contrasting colour."""
     kinds = [f"s{number}" for number in range(len(parts) - 1)] + ["c1"]
-    canvas = Canvas(left=0, right=0, top=2)
+    canvas = Canvas(start=0, end=WIDTH, top=2)
     canvas.bottom = canvas.legend(zip(parts, kinds, strict=True), bars=True) + 4
     for name, row in bars.items():
         canvas.text(0, canvas.bottom + 12, name)
@@ -71,7 +71,7 @@ def distributions(title: str, histograms: Mapping[str, Sequence[float]], span: t
     first, last = (min(filled), max(filled)) if filled else (0, bins - 1)
     highest = max(max(histogram) for histogram in histograms.values()) or 1.0
     width = (span[1] - span[0]) / bins
-    canvas = Canvas(left=16, right=16, top=4, height=len(histograms) * (NAME + HILL))
+    canvas = Canvas(start=16, end=WIDTH - 16, top=4, height=len(histograms) * (NAME + HILL))
     x = canvas.x_grid(ticks(span[0] + first * width, span[0] + (last + 1) * width), "{:g}".format)
     for row, (name, histogram) in enumerate(histograms.items(), 1):
         ground = canvas.top + row * (NAME + HILL)
@@ -79,5 +79,5 @@ def distributions(title: str, histograms: Mapping[str, Sequence[float]], span: t
         heights = [HILL * share / highest for share in histogram[first : last + 1]]
         line = [(x(centre), ground - height) for centre, height in zip(centres, heights, strict=True)]
         canvas.line("line c0", line, name)
-        canvas.text(canvas.left, ground - HILL - 4, name)
+        canvas.text(canvas.start, ground - HILL - 4, name)
     return canvas.svg(f"{title}: {', '.join(histograms)}", below=26)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.components.charts.plot import Canvas, ticks
+from sparring.components.charts.plot import WIDTH, Canvas, ticks
 
 CATEGORY = 52
 """Maximum width of a value that is not a number, next to numbers."""
@@ -16,13 +16,13 @@ SIDE = 260
 
 @dataclass(frozen=True)
 class Dot:
-    """A trial: the value of the key, and of the measure."""
+    """A trial with its value of the key (`setting`) and of the measure."""
 
-    at: Any
+    setting: Any
     value: float
     kind: Literal["best", "whole", "part"]
     """`part` for a trial that was stopped: its value is that of an earlier system."""
-    about: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Scatter:
 
 def svg(chart: Scatter) -> str:
     """Draw the chart. The page colours the dots by the classes `c0` (whole), `c1` (best) and `part`."""
-    canvas = Canvas(left=44, right=16, top=14, height=236)
+    canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
     marks = ticks(min(dot.value for dot in chart.dots), max(dot.value for dot in chart.dots))
     y = canvas.y_axis(marks)
-    x, x_marks = _axis(chart, canvas.left + 18, canvas.right - 18)
+    x, x_marks = _axis(chart, canvas.start + 18, canvas.end - 18)
     canvas.x_axis(x_marks, chart.key)
     for dot in sorted(chart.dots, key=lambda dot: dot.kind == "best"):  # the best dot is drawn last, above the others
         radius, kind = {"best": (6.0, "c1"), "whole": (4.5, "c0"), "part": (3.5, "part")}[dot.kind]
-        title = f"{dot.about}: {dot.value:.3f} at {_text(dot.at)}"
-        canvas.dot(f"dot {kind}", x(dot.at), y(dot.value), radius, title)
-    values = "; ".join(f"{_text(dot.at)}: {dot.value:.3f}" for dot in chart.dots)
+        title = f"{dot.name}: {dot.value:.3f} at {_text(dot.setting)}"
+        canvas.dot(f"dot {kind}", x(dot.setting), y(dot.value), radius, title)
+    values = "; ".join(f"{_text(dot.setting)}: {dot.value:.3f}" for dot in chart.dots)
     return canvas.svg(f"{chart.measure} against {chart.key}: {values}", below=40)
 
 
 def space_map(name: str, queries: Sequence[Sequence[float]], documents: Sequence[Sequence[float]]) -> str:
     """Draw points between 0 and 1: documents in one colour, queries in another."""
-    canvas = Canvas(left=0, right=0, top=0, height=SIDE, width=SIDE)
+    canvas = Canvas(start=0, end=SIDE, top=0, height=SIDE, width=SIDE)
     for kind, points in (("c1", documents), ("c0", queries)):
         for point in points:
             x, y = (8 + (SIDE - 16) * value for value in point)
@@ -61,30 +61,30 @@ def space_map(name: str, queries: Sequence[Sequence[float]], documents: Sequence
     return canvas.svg(f"map of {len(queries)} queries and {len(documents)} documents: {name}", kind="map")
 
 
-def _axis(chart: Scatter, left: float, right: float) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
+def _axis(chart: Scatter, start: float, end: float) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
     """Place the values of the key between two x coordinates; return their scale, and the marks of the axis.
 
     Numbers are to scale. Other values stand side by side left of the numbers. If there are few numbers, all values are
     evenly spaced.
     """
-    values = [dot.at for dot in chart.dots]
+    values = [dot.setting for dot in chart.dots]
     numbers = {float(value) for value in values if _is_numeric(value, log=chart.log)}
     categories = list(dict.fromkeys(_text(value) for value in values if not _is_numeric(value, log=chart.log)))
     is_scale = len(numbers) > max(1, len(categories))
     texts = categories if is_scale else list(dict.fromkeys(map(_text, values)))
-    width = min(CATEGORY, (right - left) / 2 / max(1, len(texts))) if is_scale else (right - left) / len(texts)
-    places = {text: left + width * (number + 0.5) for number, text in enumerate(texts)}
+    width = min(CATEGORY, (end - start) / 2 / max(1, len(texts))) if is_scale else (end - start) / len(texts)
+    places = {text: start + width * (number + 0.5) for number, text in enumerate(texts)}
     marks = [(x, _short(text)) for text, x in places.items()]
     if not is_scale:
         return lambda value: places[_text(value)], marks
     transform: Callable[[float], float] = math.log if chart.log else float
     low, high = transform(min(numbers)), transform(max(numbers))
-    start = left + width * len(texts)
+    origin = start + width * len(texts)
 
     def x(value: Any) -> float:
         if not _is_numeric(value, log=chart.log):
             return places[_text(value)]
-        return start + (right - start) * (transform(value) - low) / (high - low)
+        return origin + (end - origin) * (transform(value) - low) / (high - low)
 
     if chart.log:
         shown = _decades(min(numbers), max(numbers))

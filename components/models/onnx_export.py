@@ -44,8 +44,8 @@ def check_packages() -> None:
     """Raise UserError if a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        what = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
-        raise UserError(f"--onnx: needs the {what}; install: pip install {' '.join(missing)}")
+        names = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
+        raise UserError(f"--onnx: needs the {names}; install: pip install {' '.join(missing)}")
 
 
 def export_retriever(folder: Path) -> float:
@@ -176,9 +176,10 @@ def _silent() -> Iterator[None]:
         logging.disable(level)
 
 
-def _difference(values: Tensor, expected: Tensor, of: str) -> float:
+def _difference(values: Tensor, expected: Tensor, side: str) -> float:
     """Return the largest difference; UserError if it is more than a rounding error."""
-    difference = float((values - expected).abs().max())
-    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
-        raise UserError(f"--onnx: ONNX Runtime gives other numbers: {of} by {difference:.2g}; accepted: {TOLERANCE:g}")
+    difference, largest = float((values - expected).abs().max()), float(expected.abs().max())
+    if not difference <= TOLERANCE * max(1.0, largest):
+        where = f"{side} by {difference:.2g}"
+        raise UserError(f"--onnx: ONNX Runtime gives other numbers: {where}; accepted: {TOLERANCE:g}")
     return difference

@@ -149,8 +149,8 @@ class Killer:
             hit = {kill.kind for kill in kills}
             explained = hit & victims.ENDING or len(kills) > self._survived
             if process.exitcode != (-signal.SIGKILL if victims.DRIVER in hit else 1) or not explained:
-                what = ", ".join(kill.kind for kill in kills) or "nothing"
-                raise Broken(f"the command ended with status {process.exitcode} when {what} was killed: {run.log}")
+                targets = ", ".join(kill.kind for kill in kills) or "nothing"
+                raise Broken(f"the command ended with status {process.exitcode} when {targets} was killed: {run.log}")
 
     def _fire_at(self, process: BaseProcess, run: Run, limit: float) -> list[Kill]:
         """Kill some of a driver's processes while it runs, and wait for its end."""

@@ -76,10 +76,10 @@ def _folder(arguments: argparse.Namespace) -> Path:
         return folder
     if s3.is_cached(s3.local_path(root)):
         raise UserError(f"--store {root}: chaos tries stores in directories; accepted: --keep FOLDER, one of them")
-    beside = Path(root).absolute().parent
-    if not beside.is_dir():
-        raise UserError(f"--store {root}: there is no folder {beside}; accepted: a store in one that is there")
-    return Path(tempfile.mkdtemp(prefix="chaos-", dir=beside))
+    parent = Path(root).absolute().parent
+    if not parent.is_dir():
+        raise UserError(f"--store {root}: there is no folder {parent}; accepted: a store in one that is there")
+    return Path(tempfile.mkdtemp(prefix="chaos-", dir=parent))
 
 
 def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill]) -> str:
@@ -115,8 +115,8 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
         runs += 1
         run = Run(folder / f"run-{runs}", config, profile)
         starts += killer.finish(run, max(HANGS, 10 * alone))
-        if (found := first_difference(run.store, undisturbed.store)) is not None:
-            return f"{run.store}/{found}"
+        if (difference := first_difference(run.store, undisturbed.store)) is not None:
+            return f"{run.store}/{difference}"
         shutil.rmtree(run.folder)
     seconds = time.monotonic() - began
     took = f"{duration(seconds)}; undisturbed about {duration(runs * alone)}"

@@ -146,10 +146,10 @@ def scatter(table: TrialTable, name: str, *, log: bool) -> Scatter | None:
     """Describe the chart of each trial's last measure against a key; None if no trial has both."""
     dots = [
         Dot(
-            at=trial.values[name],
+            setting=trial.values[name],
             value=trial.measures[-1],
             kind="best" if trial is table.best else "whole" if trial.state == "done" else "part",
-            about=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
+            name=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
             f"{'' if trial.point else ', the config as it is'}",
         )
         for trial in table.trials

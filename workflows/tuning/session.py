@@ -29,7 +29,7 @@ def run_trials(
 ) -> None:
     """Run the unfinished trials of the table, and then `draws` more with points from `draw`, `concurrent` at a time.
 
-    Each trial calls `function(about, task)` in a process. `on_change` gets a trial after each measure and at its end.
+    Each trial calls `function(trial, task)` in a process. `on_change` gets a trial after each measure and at its end.
     """
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler

@@ -48,10 +48,10 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, cluster: Cluster, tra
     shut_down()  # this driver's training workers, whose processors the trials need
 
 
-def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
+def run_trial(trial: dict[str, Any], *, task: dict[str, Any]) -> None:
     """Run a trial in a process of Ray Tune: the steps of each system in turn; report each measure.
 
-    `about` describes the trial, and `task` what all trials share.
+    `trial` describes the trial, and `task` what all trials share.
     """
     from ray.tune import report
 
@@ -61,19 +61,19 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
     cluster = Share.of(
         parse(Cluster, task["cluster"], where="cluster"), parts=task["concurrent"], capacity=task["capacity"]
     )
-    spent = {"seconds": about["seconds"], "steps": about["steps"]}
+    spent = {"seconds": trial["seconds"], "steps": trial["steps"]}
 
     def reach(number: int, value: float) -> None:
         reached = time_of(number, tuning.reduction_factor)
         report({"systems": number, "time": reached, "value": value, **spent})
 
-    for number, value in enumerate(about["measures"], 1):  # from an earlier run of the command
+    for number, value in enumerate(trial["measures"], 1):  # from an earlier run of the command
         reach(number, value)
-    if about["finished"]:
+    if trial["finished"]:
         return
-    measured = len(about["measures"])
+    measured = len(trial["measures"])
     try:
-        systems = tuned.measure_steps(tuned.experiment(about["point"]))
+        systems = tuned.measure_steps(tuned.experiment(trial["point"]))
         for number, steps in enumerate(systems[measured:], measured + 1):
             for node in pending(steps, store):
                 began = time.monotonic()
