@@ -1,20 +1,17 @@
-"""Small charts of a training: curves over its updates, of one seed or several."""
+"""Draw small charts of a training: curves over its updates, for one or more seeds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from sparring.components.charts.axes import ticks
+from sparring.components.charts.plot import Canvas, scale, ticks
 
-WIDTH, PLOT, LEFT, RIGHT, TOP, BOTTOM, LINE = 340, 150, 50, 10, 8, 38, 16
-"""The chart's width, the height of its plot, the margins, and the height of a line of names."""
+WIDTH, PLOT = 340, 150
+"""Width of the chart, and height of its plot area."""
 MOST = 60
-"""Points that a curve is drawn with; a longer one has means of neighbouring points."""
-LETTER = 6.4
-"""About how wide a letter is."""
+"""Maximum number of points of a curve. A longer curve is drawn through means of neighbouring points."""
 
 Points = Sequence[tuple[float, float]]
 """Updates with values, in order."""
@@ -26,98 +23,74 @@ class CurveChart:
 
     title: str
     curves: Mapping[str, Sequence[Points]]
-    """By name, the curve of each seed."""
+    """Curves of all seeds, by name."""
     dashed: frozenset[str] = frozenset()
-    """Names of curves that are drawn dashed."""
+    """Names of dashed curves."""
     marks: Sequence[float] = ()
-    """Updates to be marked by a vertical line."""
+    """Updates with a vertical line."""
     x: str = "update"
 
 
 def mean_curve(seeds: Sequence[Points]) -> list[tuple[float, float]]:
-    """The mean over the seeds at the updates that all of them have.
+    """Average curves at the updates that all of them have.
 
     >>> mean_curve([[(1, 2.0), (2, 1.0)], [(1, 4.0)]])
     [(1, 3.0)]
     """
-    values = [dict(points) for points in seeds]
-    shared = [at for at in values[0] if all(at in one for one in values)]
-    return [(at, sum(one[at] for one in values) / len(values)) for at in shared]
+    curves = [dict(points) for points in seeds]
+    shared = [update for update in curves[0] if all(update in curve for curve in curves)]
+    return [(update, sum(curve[update] for curve in curves) / len(curves)) for update in shared]
 
 
 def thinned(points: Points, most: int = MOST) -> list[tuple[float, float]]:
-    """At most so many points: means of neighbours, each placed at the mean of their updates.
+    """Replace neighbouring points by their means, so that at most `most` points remain.
 
     >>> thinned([(1, 4.0), (2, 2.0), (3, 5.0)], 2)
     [(1.5, 3.0), (3.0, 5.0)]
     """
     if len(points) <= most:
         return list(points)
-    each = -(-len(points) // most)
-    parts = [points[start : start + each] for start in range(0, len(points), each)]
+    size = -(-len(points) // most)
+    parts = [points[start : start + size] for start in range(0, len(points), size)]
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 
 
 def svg(chart: CurveChart) -> str:
-    """The chart as SVG. Of several seeds each has a thin line, and their mean a thick one where they share updates."""
+    """Draw the chart: a thin line for each of several seeds, and a thick line for their mean."""
     curves = {name: [thinned(points) for points in seeds] for name, seeds in chart.curves.items()}
-    values = [(x, y) for seeds in curves.values() for points in seeds for x, y in points]
-    rows = _ticks(min(y for _, y in values), max(y for _, y in values))
-    columns = ticks(min(0.0, *(x for x, _ in values)), max(x for x, _ in values))
-    last = max(x for x, _ in values) or 1.0
     means = {name: mean for name, seeds in chart.curves.items() if (mean := mean_curve(seeds))}
-    names, top = _names(chart)
-    bottom = top + PLOT
+    kinds = {name: f"c{i % 5}{' dashed' if name in chart.dashed else ''}" for i, name in enumerate(curves)}
+    values = [point for seeds in curves.values() for points in seeds for point in points]
+    last = max(x for x, _ in values) or 1.0
 
-    def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * value / last
+    canvas = Canvas(start=50, end=WIDTH - 10, top=8, width=WIDTH)
+    canvas.top = canvas.legend(kinds.items())
+    canvas.bottom = canvas.top + PLOT
+    x = scale((0.0, last), canvas.start, canvas.end)
+    y = canvas.y_axis(_ticks(min(y for _, y in values), max(y for _, y in values)), "{:g}".format)
+    columns = ticks(min(0.0, *(x for x, _ in values)), last)
+    canvas.x_axis([(x(mark), f"{mark:,g}") for mark in columns if mark <= last], chart.x)
+    for mark in chart.marks:
+        canvas.path("level", f"M{x(mark):.1f} {canvas.top}V{canvas.bottom}")
 
-    def y(value: float) -> float:
-        return bottom - PLOT * (value - rows[0]) / (rows[-1] - rows[0])
+    def draw(points: Points, kind: str) -> None:
+        places = [(x(update), y(value)) for update, value in points]
+        if len(places) == 1:
+            canvas.dot(f"dot {kind}", *places[0], 3)
+        else:
+            canvas.line(kind, places)
 
-    parts = []
-    for mark in rows:
-        parts.append(f'<path class="grid" d="M{LEFT} {y(mark):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y(mark) + 4:.1f}" text-anchor="end">{mark:g}</text>')
-    for mark in (mark for mark in columns if mark <= last):
-        parts.append(f'<text class="tick" x="{x(mark):.1f}" y="{bottom + 17}" text-anchor="middle">{mark:,g}</text>')
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="tick" x="{middle}" y="{bottom + 33}" text-anchor="middle">{escape(chart.x)}</text>')
-    parts += [f'<path class="level" d="M{x(mark):.1f} {top}V{bottom}"/>' for mark in chart.marks]
-    for number, (name, seeds) in enumerate(curves.items()):
-        shape = f"c{number % 5}{' dashed' if name in chart.dashed else ''}"
-        if len(seeds) > 1:
-            parts += [_line(points, f"seed {shape}", x, y) for points in seeds]
+    for name, seeds in curves.items():
+        for points in seeds if len(seeds) > 1 else []:
+            draw(points, f"seed {kinds[name]}")
         if name in means:
-            parts.append(_line(thinned(means[name]), f"line {shape}", x, y))
+            draw(thinned(means[name]), f"line {kinds[name]}")
     ends = "; ".join(f"{name} ends at {mean[-1][1]:.4g}" for name, mean in means.items())
-    head = f'<svg class="chart small" viewBox="0 0 {WIDTH} {bottom + BOTTOM}" role="img" '
-    return f'{head}aria-label="{escape(chart.title)}: {escape(ends)}">{"".join(names + parts)}</svg>'
+    return canvas.svg(f"{chart.title}: {ends}", below=38, kind="small")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round values that span low to high, however small both are (learning rates)."""
+    """Choose round values that span low to high, also if both are tiny (learning rates)."""
     size = max(abs(low), abs(high))
-    scale = 10.0 ** math.floor(math.log10(size)) if 0 < size < 1e-3 else 1.0
-    return [mark * scale for mark in ticks(low / scale, high / scale)]
-
-
-def _line(points: Points, kind: str, x, y) -> str:  # type: ignore[no-untyped-def]
-    """A line through the points; a single one is a dot."""
-    if len(points) == 1:
-        return f'<circle class="dot {kind}" cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="3"/>'
-    return f'<path class="{kind}" d="M{"L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in points)}"/>'
-
-
-def _names(chart: CurveChart) -> tuple[list[str], int]:
-    """The curves' names above the plot, as many a line as fit, and where the plot begins."""
-    parts, across, down = [], float(LEFT), TOP + 8
-    for number, name in enumerate(chart.curves):
-        wide = 22 + LETTER * len(name) + 12
-        if across > LEFT and across + wide > WIDTH:
-            across, down = float(LEFT), down + LINE
-        dashed = " dashed" if name in chart.dashed else ""
-        parts.append(f'<path class="line c{number % 5}{dashed}" d="M{across:.0f} {down - 4}h16"/>')
-        parts.append(f'<text class="name c{number % 5}" x="{across + 22:.0f}" y="{down}">{escape(name)}</text>')
-        across += wide
-    return parts, down + 12
+    unit = 10.0 ** math.floor(math.log10(size)) if 0 < size < 1e-3 else 1.0
+    return [mark * unit for mark in ticks(low / unit, high / unit)]

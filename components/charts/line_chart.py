@@ -1,29 +1,25 @@
-"""Line charts: a measure over the rounds of a training, or over another whole-number axis."""
+"""Draw line charts: a measure over the rounds of a training, or over another whole-number axis."""
 
 import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Any
 
-from sparring.components.charts.axes import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, height_scale, ticks, x_axis, y_axis
-from sparring.components.charts.axes import svg as wrapped
+from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, ticks
 from sparring.components.evaluation.measures import mean_and_deviation
 
-RIGHT = 124
-"""Margin for the names of the lines."""
 LENGTH, LINE = 19, 12.0
-"""Characters of a name that fit into the margin, and the height of a line of them."""
+"""Characters of a name that fit into the right margin, and height of a line of text."""
 LEVELS = 5
-"""The most horizontal lines of a chart."""
+"""Maximum number of horizontal lines."""
 _AXIS_TITLES = {"round": "round (0: after the warm-up)"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """The mean value at a round and, over several seeds, its standard deviation."""
+    """Mean value at a round and, for more than one seed, its standard deviation."""
 
     round: int
     value: float
@@ -32,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """One measure over the rounds, or over another axis. Systems without rounds are horizontal lines, `levels`."""
+    """A measure over the rounds, or over another axis. Systems without rounds are horizontal lines: `levels`."""
 
     measure: str
     curves: dict[str, list[Point]] = field(default_factory=dict)
@@ -41,7 +37,7 @@ class Chart:
 
 
 def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """A chart for each measure in the result rows of one collection; none if no system has rounds."""
+    """Build a chart for each measure in the result rows of a collection; none if no system has rounds."""
     rounds = {row["system"]: row["round"] for row in rows}
     curve_of = _curves({system: number for system, number in rounds.items() if number is not None})
     if not curve_of:
@@ -53,9 +49,9 @@ def charts(rows: Sequence[dict[str, Any]]) -> list[Chart]:
 
 
 def _curves(rounds: dict[str, int]) -> dict[str, str]:
-    """The name of each system's curve: `retriever 2` and `warm retriever` are on `retriever`.
+    """Name the curve of each system: `retriever 2` and `warm retriever` are on `retriever`.
 
-    `ranker 1 over retriever 1` is on `ranker`, but on `ranker over retriever` if a round has several rankers.
+    `ranker 1 over retriever 1` is on `ranker`, or on `ranker over retriever` if a round has more than one ranker.
     """
     models = {system: system.removeprefix("warm ").split()[0] for system in rounds}
     short = {system: model for system, model in models.items() if model in ("retriever", "ranker")}
@@ -70,102 +66,91 @@ def _curves(rounds: dict[str, int]) -> dict[str, str]:
 def _chart(measure: str, rows: Sequence[dict[str, Any]], curve_of: dict[str, str]) -> Chart:
     chart = Chart(measure)
     for system in dict.fromkeys(row["system"] for row in rows):
-        own = [row for row in rows if row["system"] == system]
-        mean, deviation = mean_and_deviation(row["value"] for row in own)
+        seeds = [row for row in rows if row["system"] == system]
+        mean, deviation = mean_and_deviation(row["value"] for row in seeds)
         if system in curve_of:
-            chart.curves.setdefault(curve_of[system], []).append(Point(own[0]["round"], mean, deviation))
+            chart.curves.setdefault(curve_of[system], []).append(Point(seeds[0]["round"], mean, deviation))
         else:
             chart.levels[system] = mean
         if system == "warm retriever":  # what training must improve on
             chart.levels[system] = mean
     for points in chart.curves.values():
         points.sort(key=lambda point: point.round)
-    return replace(chart, levels=_told_apart(chart.levels))
+    return replace(chart, levels=_distinct(chart.levels))
 
 
-def _told_apart(levels: dict[str, float]) -> dict[str, float]:
-    """The horizontal lines that can be told apart: of too many, those of single systems, and the best of the others."""
+def _distinct(levels: dict[str, float]) -> dict[str, float]:
+    """Keep few enough horizontal lines to tell apart: single systems, and the best of the combined ones."""
     if len(levels) <= LEVELS:
         return levels
     single = [name for name in levels if not re.search(r" (\+|over|by|with) ", name)]
-    others = [name for name in levels if name not in single]
-    kept = {*single[: LEVELS - 1], *([max(others, key=lambda name: levels[name])] if others else [])}
+    combined = [name for name in levels if name not in single]
+    kept = {*single[: LEVELS - 1], *([max(combined, key=lambda name: levels[name])] if combined else [])}
     return {name: value for name, value in levels.items() if name in kept}
 
 
 def svg(chart: Chart) -> str:
-    """The chart as SVG. The page colours the curves by the classes `c0` to `c4`, the horizontal lines by `level`."""
+    """Draw the chart. The page colours the curves by the classes `c0` to `c4`, the horizontal lines by `level`."""
     points = [point for curve in chart.curves.values() for point in curve]
     last = max(1, *(point.round for point in points))
-    edges = [point.value + side * (point.deviation or 0) for point in points for side in (-1, 1)]
-    marks = ticks(min([*edges, *chart.levels.values()]), max([*edges, *chart.levels.values()]))
+    ends = [point.value + side * (point.deviation or 0) for point in points for side in (-1, 1)]
+    values = [*ends, *chart.levels.values()]
 
-    def x(number: float) -> float:
-        return LEFT + 10 + (WIDTH - LEFT - RIGHT - 20) * number / last
-
-    y = height_scale(marks)
-    numbers = range(0, last + 1, max(1, math.ceil(last / 10)))
-    title = _AXIS_TITLES.get(chart.axis, chart.axis)
-    parts = [*y_axis(marks, RIGHT), *x_axis([(x(number), str(number)) for number in numbers], title, RIGHT)]
+    canvas = Canvas(start=44, end=WIDTH - 124, top=14, height=236)
+    y = canvas.y_axis(ticks(min(values), max(values)))
+    x = scale((0, last), canvas.start + 10, canvas.end - 10)
+    rounds = range(0, last + 1, max(1, math.ceil(last / 10)))
+    canvas.x_axis([(x(number), str(number)) for number in rounds], _AXIS_TITLES.get(chart.axis, chart.axis))
     labels = []
     for name, value in chart.levels.items():
-        parts.append(
-            f'<path class="level" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"><title>'
-            f"{escape(name)}: {value:.3f}</title></path>"
-        )
+        canvas.path("level", f"M{canvas.start} {y(value):.1f}H{canvas.end}", f"{name}: {value:.3f}")
         labels.append((y(value), name, "level"))
     for number, (name, curve) in enumerate(chart.curves.items()):
-        parts += _curve(name, curve, f"c{number % 5}", x, y, chart.axis)
+        _draw(canvas, name, curve, f"c{number % 5}", x, y, chart.axis)
         labels.append((y(curve[-1].value), name, f"c{number % 5}"))
-    parts += _labels(labels)
-    values = "; ".join(f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items())
-    return wrapped(f"{chart.measure} by {chart.axis}: {values}", parts)
+    _write_labels(canvas, labels)
+    means = [f"{name} {', '.join(f'{p.value:.3f}' for p in curve)}" for name, curve in chart.curves.items()]
+    return canvas.svg(f"{chart.measure} by {chart.axis}: {'; '.join(means)}", below=40)
 
 
-def _curve(name: str, curve: list[Point], colour: str, x: Any, y: Any, axis: str) -> list[str]:
-    """A line through the points, a dot for each, and a whisker for each deviation."""
-    line = "L".join(f"{x(point.round):.1f} {y(point.value):.1f}" for point in curve)
-    parts = [f'<path class="line {colour}" d="M{line}"/>']
+def _draw(canvas: Canvas, name: str, curve: Sequence[Point], colour: str, x: Scale, y: Scale, axis: str) -> None:
+    """Draw a line through the points, a dot for each, and a whisker for each deviation."""
+    canvas.line(f"line {colour}", [(x(point.round), y(point.value)) for point in curve])
     for point in curve:
         title = f"{name}, {axis} {point.round}: {point.value:.3f}"
         if point.deviation is not None:
             title += f" ± {point.deviation:.3f}"
             low, high = y(point.value - point.deviation), y(point.value + point.deviation)
-            parts.append(f'<path class="whisker {colour}" d="M{x(point.round):.1f} {low:.1f}V{high:.1f}"/>')
-        at = f'cx="{x(point.round):.1f}" cy="{y(point.value):.1f}"'
-        parts.append(f'<circle class="dot {colour}" {at} r="3.5"><title>{escape(title)}</title></circle>')
-    return parts
+            canvas.path(f"whisker {colour}", f"M{x(point.round):.1f} {low:.1f}V{high:.1f}")
+        canvas.dot(f"dot {colour}", x(point.round), y(point.value), 3.5, title)
 
 
-def _labels(labels: list[tuple[float, str, str]]) -> list[str]:
-    """Names at the right end of their lines, in two lines of text where they are long and there is room, moved apart
-    where they would overlap."""
+def _write_labels(canvas: Canvas, labels: list[tuple[float, str, str]]) -> None:
+    """Write names at the right end of their lines, moved apart where they would overlap.
+
+    Long names take two lines of text if there is room for all.
+    """
     labels = sorted(labels)
     texts = [_lines(name) for _, name, _ in labels]
-    if sum(map(_height, texts)) > HEIGHT - BOTTOM - TOP:
+    if sum(map(_height, texts)) > canvas.bottom - canvas.top:
         texts = [[_short(name)] for _, name, _ in labels]
     tops = list[float]()
-    for (at, *_), text in zip(labels, texts, strict=True):
-        top = at - _height(text) / 2
+    for (end, *_), text in zip(labels, texts, strict=True):
+        top = end - _height(text) / 2
         tops.append(max(top, tops[-1] + _height(texts[len(tops) - 1])) if tops else top)
-    below = HEIGHT - BOTTOM + 4 + LINE / 2
+    limit = canvas.bottom + 4 + LINE / 2
     for number in reversed(range(len(tops))):
-        tops[number] = below = min(tops[number], below - _height(texts[number]))
-    edge = WIDTH - RIGHT
-    parts = []
-    for top, text, (own, name, colour) in zip(tops, texts, labels, strict=True):
-        parts.append(
-            f'<path class="lead {colour}" d="M{edge + 2} {own:.1f}L{edge + 10} {top + _height(text) / 2:.1f}"/>'
-        )
+        tops[number] = limit = min(tops[number], limit - _height(texts[number]))
+    edge = canvas.end
+    for top, text, (end, name, colour) in zip(tops, texts, labels, strict=True):
+        canvas.path(f"lead {colour}", f"M{edge + 2} {end:.1f}L{edge + 10} {top + _height(text) / 2:.1f}")
+        title = name if " ".join(text) != name else ""
         for number, line in enumerate(text):
-            title = f"<title>{escape(name)}</title>" if " ".join(text) != name else ""
-            y = top + number * LINE + LINE / 2 + 5
-            parts.append(f'<text class="name {colour}" x="{edge + 13}" y="{y:.1f}">{escape(line)}{title}</text>')
-    return parts
+            canvas.text(edge + 13, top + number * LINE + LINE / 2 + 5, line, f"name {colour}", title=title)
 
 
 def _lines(name: str) -> list[str]:
-    """A name in at most two lines."""
+    """Break a name into at most two lines."""
     first, *rest = textwrap.wrap(name, LENGTH) or [""]
     return [first, _short(" ".join(rest))] if rest else [first]
 
@@ -175,5 +160,5 @@ def _height(text: Sequence[str]) -> float:
 
 
 def _short(name: str) -> str:
-    """The name, cut to fit beside a chart."""
+    """Cut a name to fit next to a chart."""
     return name if len(name) <= LENGTH else name[: LENGTH - 1].rstrip() + "…"

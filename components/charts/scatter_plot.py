@@ -1,30 +1,28 @@
-"""Scatter plots: a measure against one key of a tuning."""
+"""Draw scatter plots: a measure against one key of a tuning, and maps of an embedding space."""
 
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
 
-from sparring.components.charts.axes import LEFT, WIDTH, height_scale, ticks, x_axis, y_axis
-from sparring.components.charts.axes import svg as wrapped
+from sparring.components.charts.plot import WIDTH, Canvas, ticks
 
-RIGHT = 16
-"""Margin at the right edge, which has no names of lines."""
-PLACE = 52
-"""The most that a value takes which is not on the scale."""
+CATEGORY = 52
+"""Maximum width of a value that is not a number, next to numbers."""
+SIDE = 260
+"""Width and height of a map."""
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A trial: the value of the key, and of the measure."""
+    """A trial with its value of the key (`setting`) and of the measure."""
 
-    at: Any
+    setting: Any
     value: float
     kind: Literal["best", "whole", "part"]
     """`part` for a trial that was stopped: its value is that of an earlier system."""
-    about: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -39,60 +37,70 @@ class Scatter:
 
 
 def svg(chart: Scatter) -> str:
-    """The chart as SVG. The page colours the dots by the classes `c0` (whole), `c1` (best) and `part`."""
+    """Draw the chart. The page colours the dots by the classes `c0` (whole), `c1` (best) and `part`."""
+    canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
     marks = ticks(min(dot.value for dot in chart.dots), max(dot.value for dot in chart.dots))
-    y = height_scale(marks)
-    x, x_marks = _axis(chart)
-    parts = [*y_axis(marks, RIGHT), *x_axis(x_marks, chart.key, RIGHT)]
-    for dot in sorted(chart.dots, key=lambda dot: dot.kind == "best"):  # the best is drawn last, above the others
-        radius, colour = {"best": (6.0, "c1"), "whole": (4.5, "c0"), "part": (3.5, "part")}[dot.kind]
-        title = f"{dot.about}: {dot.value:.3f} at {_text(dot.at)}"
-        parts.append(
-            f'<circle class="dot {colour}" cx="{x(dot.at):.1f}" cy="{y(dot.value):.1f}" r="{radius}">'
-            f"<title>{escape(title)}</title></circle>"
-        )
-    values = "; ".join(f"{_text(dot.at)}: {dot.value:.3f}" for dot in chart.dots)
-    return wrapped(f"{chart.measure} against {chart.key}: {values}", parts)
+    y = canvas.y_axis(marks)
+    x, x_marks = _axis(chart, canvas.start + 18, canvas.end - 18)
+    canvas.x_axis(x_marks, chart.key)
+    for dot in sorted(chart.dots, key=lambda dot: dot.kind == "best"):  # the best dot is drawn last, above the others
+        radius, kind = {"best": (6.0, "c1"), "whole": (4.5, "c0"), "part": (3.5, "part")}[dot.kind]
+        title = f"{dot.name}: {dot.value:.3f} at {_text(dot.setting)}"
+        canvas.dot(f"dot {kind}", x(dot.setting), y(dot.value), radius, title)
+    values = "; ".join(f"{_text(dot.setting)}: {dot.value:.3f}" for dot in chart.dots)
+    return canvas.svg(f"{chart.measure} against {chart.key}: {values}", below=40)
 
 
-def _axis(chart: Scatter) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
-    """The x coordinate of a value of the key, and the marks of the axis: numbers are to scale, and other values have
-    each a place of its own left of them. Where numbers are few all values are evenly spaced."""
-    first, width = LEFT + 18, WIDTH - LEFT - RIGHT - 36
-    values = [dot.at for dot in chart.dots]
-    numbers = {float(value) for value in values if _is_placed(value, log=chart.log)}
-    others = list(dict.fromkeys(_text(value) for value in values if not _is_placed(value, log=chart.log)))
-    is_scale = len(numbers) > max(1, len(others))
-    texts = others if is_scale else list(dict.fromkeys(map(_text, values)))
-    place = min(PLACE, width / 2 / max(1, len(texts))) if is_scale else width / len(texts)
-    places = {text: first + place * (number + 0.5) for number, text in enumerate(texts)}
-    marks = [(at, _short(text)) for text, at in places.items()]
+def space_map(name: str, queries: Sequence[Sequence[float]], documents: Sequence[Sequence[float]]) -> str:
+    """Draw points between 0 and 1: documents in one colour, queries in another."""
+    canvas = Canvas(start=0, end=SIDE, top=0, height=SIDE, width=SIDE)
+    for kind, points in (("c1", documents), ("c0", queries)):
+        for point in points:
+            x, y = (8 + (SIDE - 16) * value for value in point)
+            canvas.dot(f"spot {kind}", x, y, 2.2)
+    return canvas.svg(f"map of {len(queries)} queries and {len(documents)} documents: {name}", kind="map")
+
+
+def _axis(chart: Scatter, start: float, end: float) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
+    """Place the values of the key between two x coordinates; return their scale, and the marks of the axis.
+
+    Numbers are to scale. Other values stand side by side left of the numbers. If there are few numbers, all values are
+    evenly spaced.
+    """
+    values = [dot.setting for dot in chart.dots]
+    numbers = {float(value) for value in values if _is_numeric(value, log=chart.log)}
+    categories = list(dict.fromkeys(_text(value) for value in values if not _is_numeric(value, log=chart.log)))
+    is_scale = len(numbers) > max(1, len(categories))
+    texts = categories if is_scale else list(dict.fromkeys(map(_text, values)))
+    width = min(CATEGORY, (end - start) / 2 / max(1, len(texts))) if is_scale else (end - start) / len(texts)
+    places = {text: start + width * (number + 0.5) for number, text in enumerate(texts)}
+    marks = [(x, _short(text)) for text, x in places.items()]
     if not is_scale:
         return lambda value: places[_text(value)], marks
-    scale: Callable[[float], float] = math.log if chart.log else float
-    low, high = scale(min(numbers)), scale(max(numbers))
-    begin = first + place * len(texts)
+    transform: Callable[[float], float] = math.log if chart.log else float
+    low, high = transform(min(numbers)), transform(max(numbers))
+    origin = start + width * len(texts)
 
     def x(value: Any) -> float:
-        if not _is_placed(value, log=chart.log):
+        if not _is_numeric(value, log=chart.log):
             return places[_text(value)]
-        return begin + (first + width - begin) * (scale(value) - low) / (high - low)
+        return origin + (end - origin) * (transform(value) - low) / (high - low)
 
     if chart.log:
-        marked = _decades(min(numbers), max(numbers))
+        shown = _decades(min(numbers), max(numbers))
     else:
-        marked = [tick for tick in ticks(low, high) if low - 1e-12 <= tick <= high + 1e-12]
-    return x, [*marks, *((x(value), f"{value:.6g}") for value in marked)]
+        shown = [tick for tick in ticks(low, high) if low - 1e-12 <= tick <= high + 1e-12]
+    return x, [*marks, *((x(value), f"{value:.6g}") for value in shown)]
 
 
-def _is_placed(value: Any, *, log: bool) -> bool:
-    """Whether a value has a place on a scale."""
+def _is_numeric(value: Any, *, log: bool) -> bool:
+    """Tell whether a value has a place on a scale."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return is_number and (value > 0 or not log)
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Two to six round numbers between two others, evenly spread on a logarithmic axis; else these two."""
+    """Choose two to six round numbers that are evenly spread between two others on a logarithmic axis, or the two."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         marks = [
             digit * 10.0**power

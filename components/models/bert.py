@@ -1,7 +1,8 @@
-"""BERT (Devlin et al., 2019) as a model that is only asked. Its folder is read without transformers' model classes,
-whose import takes longer than all else that a search on the command line does.
+"""BERT (Devlin et al., 2019) for inference, read from a saved folder without transformers' model classes.
 
-Modules have the names that transformers' have, and compute what those do.
+transformers gives the same bits, but importing its BERT takes 1.7 s of CPU time, because it imports torch's compiler,
+distributed tensors and scipy.optimize. Importing torch takes as long, so a search on the command line would take twice
+as long. Modules have the names of transformers' modules, so that weights and `inference.FusedLayer` fit both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WEIGHTS = "model.safetensors"
 
 
 class Embeddings(nn.Module):
-    """Of tokens, of their positions, and of the text of a pair that they are in."""
+    """Sum of the embeddings of tokens, positions and segments."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -32,14 +33,14 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """(N, L, h) of (N, L) tokens."""
-        places = torch.arange(ids.shape[1], device=ids.device)
+        """Embed (N, L) tokens: (N, L, h)."""
+        positions = torch.arange(ids.shape[1], device=ids.device)
         states = self.word_embeddings(ids) + self.token_type_embeddings(segments)
-        return self.LayerNorm(states + self.position_embeddings(places))
+        return self.LayerNorm(states + self.position_embeddings(positions))
 
 
 class SelfAttention(nn.Module):
-    """Attention of several heads."""
+    """Multi-head attention."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(config.hidden_size, config.hidden_size) for _ in range(3))
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """(N, L, h) states to what each takes from those under the mask."""
+        """Attend from each of (N, L, h) states to the states under the mask: (N, L, h)."""
         shape = (*states.shape[:2], self.num_attention_heads, -1)
         query, key, value = (part(states).view(shape).transpose(1, 2) for part in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -55,44 +56,44 @@ class SelfAttention(nn.Module):
 
 
 class Output(nn.Module):
-    """A linear layer whose result is added to what it stands beside."""
+    """A linear layer with a residual connection and a layer norm."""
 
     def __init__(self, config: Any, width: int) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, states: Tensor, beside: Tensor) -> Tensor:
-        """(N, L, width) states and (N, L, h) others to (N, L, h)."""
-        return self.LayerNorm(self.dense(states) + beside)
+    def forward(self, states: Tensor, residual: Tensor) -> Tensor:
+        """Map (N, L, width) states and add the (N, L, h) residual: (N, L, h)."""
+        return self.LayerNorm(self.dense(states) + residual)
 
 
 class Attention(nn.Module):
-    """The first half of a layer."""
+    """First half of a layer: attention and its output."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.self, self.output = SelfAttention(config), Output(config, config.hidden_size)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """(N, L, h) states to (N, L, h)."""
+        """Map (N, L, h) states to (N, L, h)."""
         return self.output(self.self(states, mask), states)
 
 
 class Intermediate(nn.Module):
-    """The wide part of a layer."""
+    """Wide part of a layer."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.dense, self.intermediate_act_fn = nn.Linear(config.hidden_size, config.intermediate_size), functional.gelu
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, L, h) states to (N, L, intermediate size)."""
+        """Map (N, L, h) states to (N, L, intermediate size)."""
         return self.intermediate_act_fn(self.dense(states))
 
 
 class Layer(nn.Module):
-    """One layer."""
+    """Transformer layer."""
 
     is_decoder = add_cross_attention = False
 
@@ -102,13 +103,13 @@ class Layer(nn.Module):
         self.output = Output(config, config.intermediate_size)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """(N, L, h) states to (N, L, h)."""
+        """Map (N, L, h) states to (N, L, h)."""
         states = self.attention(states, mask)
         return self.output(self.intermediate(states), states)
 
 
 class Encoder(nn.Module):
-    """All layers."""
+    """Stack of all layers."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -116,10 +117,10 @@ class Encoder(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder."""
+    """Encoder without a head."""
 
     pooler: Pooler
-    """A classifier's has one."""
+    """Only a classifier sets it."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -127,10 +128,10 @@ class Bert(nn.Module):
         self.embeddings, self.encoder = Embeddings(config), Encoder(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """`last_hidden_state`: (N, L, h) of (N, L) tokens."""
+        """Encode (N, L) tokens; `last_hidden_state` of the result is (N, L, h)."""
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         states, length = self.embeddings(input_ids, segments), input_ids.shape[1]
-        # Without padding there is no mask: torch's attention is faster then.
+        # torch's attention is faster without a mask, so batches without padding have none.
         padded = not bool(attention_mask.all())
         mask = attention_mask.bool()[:, None, None, :].expand(-1, 1, length, -1) if padded else None
         for layer in self.encoder.layer:
@@ -139,32 +140,32 @@ class Bert(nn.Module):
 
     @property
     def base_model(self) -> Bert:
-        """Itself, as a classifier has it."""
+        """The encoder itself; `Classifier` has the same property."""
         return self
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The token embeddings."""
+        """Return the token embeddings."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, embeddings: nn.Embedding) -> None:
-        """Take another model's token embeddings."""
+        """Replace the token embeddings."""
         self.embeddings.word_embeddings = embeddings
 
 
 class Pooler(nn.Module):
-    """What a classifier reads: a layer on the state of the first token."""
+    """Layer on the state of the first token, whose output the classifier reads."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(N, L, h) states to (N, h)."""
+        """Map (N, L, h) states to (N, h)."""
         return self.dense(states[:, 0]).tanh()
 
 
 class Classifier(nn.Module):
-    """The encoder with a classification head of one label."""
+    """Encoder with a classification head for one label."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -172,37 +173,38 @@ class Classifier(nn.Module):
         self.bert.pooler = Pooler(config)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """`logits`: (N, 1) scores."""
+        """Score (N, L) tokens; `logits` of the result is (N, 1)."""
         states = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state
         return SimpleNamespace(logits=self.classifier(self.bert.pooler(states)))
 
     @property
     def base_model(self) -> Bert:
-        """The encoder."""
+        """Encoder below the head."""
         return self.bert
 
 
 def _embedding(count: int, width: int) -> nn.Embedding:
-    """Embeddings that nothing is drawn for: on the device `meta` that would import torch's compiler."""
+    """Create an embedding without initialising it: on the device `meta` that would import torch's compiler."""
     return nn.Embedding.from_pretrained(torch.empty(count, width))
 
 
 def encoder(folder: Path) -> Bert | None:
-    """The encoder that was saved in a folder; None where it is another model."""
+    """Read the encoder in a folder; None if the folder holds another architecture."""
     return _read(Bert, folder, "BertModel")
 
 
 def classifier(folder: Path) -> Classifier | None:
-    """The classifier that was saved in a folder; None where it is another model."""
+    """Read the classifier in a folder; None if the folder holds another architecture."""
     return _read(Classifier, folder, "BertForSequenceClassification")
 
 
 def _read(kind: Any, folder: Path, saved_as: str) -> Any:
-    """A model in evaluation mode; None where the folder's is not what `kind` computes, or stands over a base."""
+    """Read a model in evaluation mode; None if `kind` does not compute what the folder's config says, or if the folder
+    holds adapters over a base model."""
     tree = json.loads((folder / "config.json").read_text()) if (folder / "config.json").is_file() else {}
-    others = tree.get("is_decoder") or tree.get("add_cross_attention") or tree.get("hidden_act") != "gelu"
-    named = tree.get("architectures") == [saved_as] and tree.get("position_embedding_type", "absolute") == "absolute"
-    if others or not named or (folder / BASE).exists() or not (folder / WEIGHTS).is_file():
+    variant = tree.get("is_decoder") or tree.get("add_cross_attention") or tree.get("hidden_act") != "gelu"
+    matches = tree.get("architectures") == [saved_as] and tree.get("position_embedding_type", "absolute") == "absolute"
+    if variant or not matches or (folder / BASE).exists() or not (folder / WEIGHTS).is_file():
         return None
     with torch.device("meta"):
         model = kind(SimpleNamespace(**tree))

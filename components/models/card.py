@@ -1,4 +1,8 @@
-"""What a model's card, the README.md beside its weights, says of its training data and its licence."""
+"""Read training data, licence and languages from a model's card, the README.md next to its weights.
+
+`huggingface_hub.ModelCard` would save only the YAML block below. It raises an error for a damaged card, logs a warning
+for a card without metadata, and does not read tables.
+"""
 
 import re
 from pathlib import Path
@@ -24,45 +28,45 @@ LONG_CODES = {
     "spa": "es",
     "spanish": "es",
 }
-"""Other ways in which cards name languages than ISO 639's codes of two letters."""
+"""Names of languages in cards, with their two-letter codes of ISO 639."""
 _METADATA = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 _TABLE = re.compile(r"^\| *Datasets? *\|.*\n((?:\|.*\n?)+)", re.M)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def datasets(model: str) -> list[str]:
-    """The names of the data sets that a model was trained on, as its card has them; none where nothing says so.
+    """Read the names of a model's training data from its card; empty if the card names none.
 
-    Only a model that lies here, in a directory or an installed package, is looked at. A table of data sets in the
-    card's text is more complete, and easier to read, than the ids in the card's metadata, which serve where there is
-    none.
+    The model must be a local folder or an installed package. A table of data sets in the text is more complete and
+    easier to read than the ids in the metadata, so the ids count only if there is no table.
     """
     text = _text(model)
-    named = _metadata(text).get("datasets")
-    named = [named] if isinstance(named, str) else named
-    listed = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-    return _in_table(text) or listed
+    ids = _metadata(text).get("datasets")
+    ids = [ids] if isinstance(ids, str) else ids
+    return _in_table(text) or ([name for name in ids if isinstance(name, str)] if isinstance(ids, list) else [])
 
 
 def licence(model: str) -> str | None:
-    """The licence of a model that lies here, as its card's metadata has it; None where nothing says so."""
-    named = _metadata(_text(model)).get("license")
-    return named if isinstance(named, str) else None
+    """Read the licence of a local model from its card's metadata; None if the card names none."""
+    name = _metadata(_text(model)).get("license")
+    return name if isinstance(name, str) else None
 
 
 def languages(model: str) -> set[str]:
-    """The languages of a model that lies here, by the codes in its card's metadata; none if nothing says so, or if it
-    says that there are many."""
-    named = _metadata(_text(model)).get("language")
-    named = ["no" if code is False else code for code in (named if isinstance(named, list) else [named])]  # YAML's no
-    codes = {code.lower() for code in named if isinstance(code, str)}
+    """Read the language codes of a local model from its card's metadata.
+
+    The set is empty if the card names no language or calls the model multilingual.
+    """
+    names = _metadata(_text(model)).get("language")
+    names = ["no" if name is False else name for name in (names if isinstance(names, list) else [names])]  # YAML's no
+    codes = {name.lower() for name in names if isinstance(name, str)}
     if codes & {"multilingual", "mul"}:
         return set()
     return {LONG_CODES.get(code, re.split("[-_]", code)[0]) for code in codes} - {"code"}
 
 
 def _text(model: str) -> str:
-    """The card of a model that lies here; empty where it has none that can be read."""
+    """Read the card of a local model; empty if there is none or it is not UTF-8."""
     try:
         return (Path(locate_model(model)) / CARD).read_text(encoding="utf-8")
     except (UserError, OSError, UnicodeDecodeError):
@@ -70,8 +74,10 @@ def _text(model: str) -> str:
 
 
 def _in_table(text: str) -> list[str]:
-    """The names in the first column of a table with the heading `Dataset`: those of links, or else a cell's text. A
-    line in bold type is a sum."""
+    """List the names in the first column of a table with the heading `Dataset`.
+
+    A cell's names are its links, or else its text. Rows in bold type are totals.
+    """
     table = _TABLE.search(text)
     cells = [row.split("|")[1].strip() for row in table[1].splitlines()] if table else []
     cells = [cell for cell in cells if cell.strip("-: ") and not cell.startswith("**")]
@@ -79,7 +85,7 @@ def _in_table(text: str) -> list[str]:
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    """The YAML between the first two lines of dashes, as model hubs read it."""
+    """Parse the YAML between the first two lines of dashes, as model hubs read it."""
     block = _METADATA.match(text)
     try:
         metadata = yaml.safe_load(block[1]) if block else None

@@ -1,7 +1,9 @@
-"""Encoders as ONNX files, for ONNX Runtime, where sentence-transformers looks for them: `onnx/model.onnx` beside each
-encoder. What follows it (pooling, projection, the score of late interaction) stays where it is.
+"""Write encoders as ONNX files where sentence-transformers looks for them: `onnx/model.onnx` in each encoder's folder.
+Pooling, projection and the score of late interaction stay in the sentence-transformers modules.
 
-The packages that write and read the file are those of the extra `onnx` in pyproject.toml.
+sentence-transformers exports through `optimum-onnx`, whose newest version (0.1.0) needs transformers before 4.58 and so
+cannot be installed next to transformers 5. It also does not compare the file with the model, as this module does. The
+packages that write and read the file are the extra `onnx` in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -30,26 +32,26 @@ from sparring.components.models.dual_encoder import DualEncoder, Side
 FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 TOLERANCE = 1e-4
-"""How far a number of a vector, or a score, may be from ours, of the largest (at least of 1)."""
+"""Largest accepted difference of a vector component or score, relative to the largest one (at least 1)."""
 TEXTS = ["a", "What is it?", "one two three four five six seven", "B-25, c. 1940"]
-"""What both are tried with, together in one batch."""
+"""Texts of the batch that model and file are compared on."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LARGEST = 1.9e9
-"""Bytes of weights that fit into one file; those of more lie beside it, in `model.onnx_data`."""
+"""Bytes of weights that fit into one file. Larger weights go to `model.onnx_data`."""
 
 
 def check_packages() -> None:
-    """UserError where a package is missing."""
+    """Raise UserError if a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        what = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
-        raise UserError(f"--onnx: needs the {what}; install: pip install {' '.join(missing)}")
+        names = f"package{'s' if len(missing) > 1 else ''} {' and '.join(missing)}"
+        raise UserError(f"--onnx: needs the {names}; install: pip install {' '.join(missing)}")
 
 
 def export_retriever(folder: Path) -> float:
-    """Write the encoders of a retriever's folder beside their weights; how far their vectors are from ours.
+    """Write the encoders of a retriever's folder; return the largest difference of their vectors from the model's.
 
-    UserError where that is more than a rounding error.
+    UserError if the difference is more than a rounding error.
     """
     model = DualEncoder.load(folder).eval()
     if model.config.pooling == "first_last":
@@ -58,30 +60,33 @@ def export_retriever(folder: Path) -> float:
             "exported encoder gives those of the last alone; accepted: no --onnx"
         )
     tokenizer = load_tokenizer(folder)
-    texts, apart = Template.of(tokenizer), 0.0
+    texts, difference = Template.of(tokenizer), 0.0
     for name, tower in model.towers.items():
-        _write(tower, _place(folder, name), "last_hidden_state", segments=texts.segments)
+        _write(tower, _folder(folder, name), "last_hidden_state", segments=texts.segments)
     sides: tuple[Side, ...] = get_args(Side)
     for side in sides:
         prompt = getattr(model.config, f"{side}_prompt")
         tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
         batch = texts.texts(tokens, np.arange(len(TEXTS)), model.max_tokens(side))
         with torch.inference_mode():
-            ours = model(batch, side)
-            own = "shared" if "shared" in model.towers else side
-            encoder, model.towers[own] = model.towers[own], _Runtime(_place(folder, own))
-            apart = max(apart, _apart(model(batch, side), ours, f"of a {side}"))
-            model.towers[own] = encoder
-    return apart
+            expected = model(batch, side)
+            name = "shared" if "shared" in model.towers else side
+            encoder, model.towers[name] = model.towers[name], _Runtime(_folder(folder, name))
+            difference = max(difference, _difference(model(batch, side), expected, f"of a {side}"))
+            model.towers[name] = encoder
+    return difference
 
 
-def _place(folder: Path, tower: str) -> Path:
-    """Where a tower's encoder lies."""
+def _folder(folder: Path, tower: str) -> Path:
+    """Return the folder of a tower's encoder."""
     return folder if tower == "shared" else folder / tower
 
 
 def export_ranker(folder: Path) -> float:
-    """Write the encoder of a ranker's folder, of a sequence classifier with its head; how far scores are from ours."""
+    """Write the encoder of a ranker's folder; return the largest difference of its scores from the model's.
+
+    A sequence classifier is written with its head. UserError if the difference is more than a rounding error.
+    """
     model = CrossEncoder.load(folder).eval()
     tokenizer = load_tokenizer(folder)
     template = Template.of(tokenizer)
@@ -91,26 +96,26 @@ def export_ranker(folder: Path) -> float:
     pairs = np.array([(i, (i + 1) % len(TEXTS)) for i in range(len(TEXTS))])
     batch = template.pairs(tokens, tokens, pairs, model.config.pair_tokens)
     with torch.inference_mode():
-        ours = model(batch)
+        expected = model(batch)
         model.backbone = _Runtime(folder)
-        return _apart(model(batch), ours, "of a pair")
+        return _difference(model(batch), expected, "of a pair")
 
 
 class _Encoder(nn.Module):
-    """An encoder whose forward pass has plain arguments and one tensor as its result."""
+    """Encoder whose forward pass takes positional tensors and returns one tensor."""
 
     def __init__(self, model: Any, output: str) -> None:
         super().__init__()
         self.model, self.output = model, output
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The output for input ids, mask and perhaps segments."""
+        """Compute the output for input ids, mask and, if the model has them, segments."""
         result: Tensor = self.model(**dict(zip(INPUTS, inputs, strict=False)))[self.output]
         return result
 
 
 class _Runtime(nn.Module):
-    """What ONNX Runtime makes of a folder's file, in place of the encoder."""
+    """Encoder that runs a folder's file in ONNX Runtime."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -118,9 +123,9 @@ class _Runtime(nn.Module):
         self.session = runtime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
 
     def forward(self, **inputs: Tensor) -> Any:
-        """The output, as a Hugging Face model has it. Segments that are not given are those of one text."""
+        """Compute the output of a Hugging Face model. Without segments, all tokens are of the first text."""
         inputs.setdefault("token_type_ids", torch.zeros_like(inputs["input_ids"]))
-        names = [one.name for one in self.session.get_inputs()]
+        names = [node.name for node in self.session.get_inputs()]
         (output,) = self.session.get_outputs()
         (values,) = self.session.run(None, {name: inputs[name].numpy() for name in names})
         return _Output(**{output.name: torch.from_numpy(values)})
@@ -135,10 +140,10 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
     """Write an encoder's file, for batches of any size and length."""
     (folder / FILE).parent.mkdir(exist_ok=True)
     names = INPUTS if segments else INPUTS[:2]
-    # Of two texts of unequal lengths, so that nothing is taken for constant.
+    # Two texts of unequal lengths, so that the exporter takes nothing for constant.
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     example = tuple({"attention_mask": mask}.get(name, torch.zeros_like(mask)) for name in names)
-    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
     size = sum(value.nbytes for value in model.state_dict().values())
     with _silent():
         try:
@@ -148,31 +153,33 @@ def _write(model: Any, folder: Path, output: str, *, segments: bool) -> None:
                 dynamo=True,
                 input_names=list(names),
                 output_names=[output],
-                dynamic_shapes=(tuple(free for _ in names),),
+                dynamic_shapes=(tuple(dynamic for _ in names),),
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            why = str(error.__cause__ or error).strip().splitlines()[0]
-            raise UserError(f"--onnx: torch cannot write a {model.config.model_type} model as ONNX: {why}") from error
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            kind = model.config.model_type
+            raise UserError(f"--onnx: torch cannot write a {kind} model as ONNX: {reason}") from error
         program.save(str(folder / FILE), external_data=size > LARGEST)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Torch tells of every operator that it does not know, and of names of axes."""
-    before = logging.root.manager.disable
+    """Silence the exporter, which warns of unknown operators and of axis names."""
+    level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(before)
+        logging.disable(level)
 
 
-def _apart(theirs: Tensor, ours: Tensor, of: str) -> float:
-    """The largest difference; UserError where it is no rounding error."""
-    apart = float((theirs - ours).abs().max())
-    if not apart <= TOLERANCE * max(1.0, float(ours.abs().max())):
-        raise UserError(f"--onnx: ONNX Runtime gives other numbers: {of} by {apart:.2g}; accepted: {TOLERANCE:g}")
-    return apart
+def _difference(values: Tensor, expected: Tensor, side: str) -> float:
+    """Return the largest difference; UserError if it is more than a rounding error."""
+    difference, largest = float((values - expected).abs().max()), float(expected.abs().max())
+    if not difference <= TOLERANCE * max(1.0, largest):
+        where = f"{side} by {difference:.2g}"
+        raise UserError(f"--onnx: ONNX Runtime gives other numbers: {where}; accepted: {TOLERANCE:g}")
+    return difference

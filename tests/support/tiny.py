@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from sparring.components.yaml_files import yaml_text
+from sparring.workflows.chaos.toy import CROSS_ENTROPY as CROSS_ENTROPY
+from sparring.workflows.chaos.toy import DISTILLATION as DISTILLATION
+from sparring.workflows.chaos.toy import experiment, training
 from sparring.workflows.command_line import main
 from sparring.workflows.running.executor import UNTIL_DONE
 
 ROOT = Path(__file__).parents[2]
-CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
-DISTILLATION = "components.losses.listwise.distillation"
 
 Said = Callable[[], tuple[str, str]]
 """The fixture of that name."""
@@ -46,33 +47,13 @@ def write_beir(folder: Path, data: Path) -> Path:
     return folder
 
 
-def training(loss: str = CROSS_ENTROPY, *, over: str = "group", updates: int = 3, batch: int = 4) -> dict[str, Any]:
-    """A training of a moment."""
-    return {
-        "updates": updates,
-        "batch": batch,
-        "learning_rate": 1e-3,
-        "precision": "fp32",
-        "log_every": 1,
-        "losses": [{"function": loss, "over": over}],
-    }
-
-
 def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
     """DPR with one hard negative of BM25."""
+    small = experiment(beir, encoder, dropout=0.0)
     return {
         "recipe": "dpr",
-        "data": {"format": "beir", "path": str(beir)},
-        "k": 20,
-        "encode": {"shard": 7, "precision": "fp32", "vectors": "float32"},
-        "retriever": {
-            "model": str(encoder),
-            "pooling": "mean",
-            "similarity": "cosine",
-            "query_tokens": 8,
-            "document_tokens": 24,
-            "dropout": 0.0,
-        },
+        **{key: small[key] for key in ("data", "k", "encode")},
+        "retriever": small["retriever"]["model"],
         "negatives": {"negatives": 1, "depth": 10},
         "train": training(over="batch"),
     }
@@ -80,24 +61,8 @@ def dpr(beir: Path, encoder: Path) -> dict[str, Any]:
 
 def ar2(beir: Path, encoder: Path) -> dict[str, Any]:
     """One round of AR2 with both controls."""
-    small = dpr(beir, encoder)
     return {
-        "recipe": "ar2",
-        **{key: small[key] for key in ("data", "k", "encode")},
-        "rounds": 1,
-        "retriever": {
-            "model": small["retriever"],
-            "warm": {"mine": {"negatives": 0}, "train": training(over="batch")},
-            "game": {"mine": {"negatives": 3, "depth": 10}, "train": training(DISTILLATION)},
-        },
-        "ranker": {
-            "model": {"model": str(encoder), "pooling": "mean", "pair_tokens": 24, "dropout": 0.0},
-            "warm": {"mine": {"negatives": 2, "depth": 10, "random": 1}, "train": training()},
-            "game": {"mine": {"negatives": 3, "depth": 10}, "train": training()},
-        },
-        "score": {"precision": "fp32", "shard": 16},
-        "rerank": {"precision": "fp32", "shard": 16, "depth": 10},
-        "gate": False,
+        **experiment(beir, encoder, dropout=0.0),
         "controls": {
             "include": ["in-batch", "ance"],
             "in_batch": training(over="batch")["losses"],

@@ -18,7 +18,7 @@ from sparring.components.data import own_documents
 from sparring.components.data.tables import DOCUMENTS, GROUPS, OWN, QRELS, QUERIES, RANKING
 from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig, MaskedLanguageModelConfig
 from sparring.components.training.config import TrainConfig
-from sparring.workflows.chaos.toy import LETTERS, WORDS, bert_tokenizer, some_text
+from sparring.workflows.chaos.toy import CROSS_ENTROPY, LETTERS, WORDS, bert_tokenizer, some_text
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.machine import resolve_machine
 
@@ -27,7 +27,6 @@ from sparring.workflows.distributed.machine import resolve_machine
 INLINE = resolve_machine(
     Cluster(mode="inline", device="cpu", max_tokens_per_pass=256, train={"threads": 1}, save_seconds=0)
 )
-CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 
 
 def roberta_tokenizer() -> Any:

@@ -148,7 +148,7 @@ def test_a_link_to_the_command_is_the_command(folder: Folder) -> None:
     link = folder.path / "a link"
     link.symlink_to(Path(sys.executable).with_name("sparring"))
     done = subprocess.run([link, "completion", "bash"], cwd=folder.path, capture_output=True, text=True, check=True)
-    assert "complete -F _sparring sparring" in done.stdout
+    assert "-F _shtab_sparring sparring" in done.stdout
 
 
 @pytest.mark.slow

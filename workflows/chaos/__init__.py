@@ -1,1 +1,1 @@
-"""Kills a small run again and again, repeats its command, and compares what it made with a run that nobody killed."""
+"""Kill processes of a small run at random, repeat its command, and compare its artifacts with an undisturbed run."""

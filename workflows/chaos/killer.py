@@ -1,4 +1,4 @@
-"""A run in a folder of its own, whose command is started again and again, and killed at random moments meanwhile."""
+"""Start the command of a run until it finishes, and kill its processes at random moments."""
 
 import multiprocessing
 import os
@@ -26,14 +26,14 @@ from sparring.workflows.store.progress import read_progress
 from sparring.workflows.store.store import LOCK, RECORD
 
 PATIENCE = 60.0
-"""Seconds to wait for a process of a kind, before another kind has its turn."""
+"""Seconds to wait for a process of a kind. After that, another kind is chosen."""
 PER_RUN, WHILE = 6, 3
-"""The artifacts of a run are finished in so many waits, or more; and a wait is as long again as so many artifacts take
-in the mean, at most."""
+"""Minimum number of waits in which a run's artifacts finish, and maximum length of a further wait, in artifacts of mean
+duration."""
 HANGS = 300.0
-"""Seconds after which a run that takes ten times as long as the undisturbed one is said to hang."""
+"""Seconds after which a run may count as hanging, if it also takes ten times as long as the undisturbed run."""
 FORK_SOCKET = "pymp-12345678/listener-12345678"
-"""The path of the fork server's socket inside the folder for temporary files."""
+"""Path of the fork server's socket inside the folder for temporary files."""
 PRELOADED = [
     "sparring.workflows.command_line",
     "sparring.components.training.loop",
@@ -43,12 +43,12 @@ PRELOADED = [
 
 
 class Broken(Exception):
-    """A run did what it must not do, in words."""
+    """A run failed, hung or gave another result."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder with the store and the runs of one experiment, on a cluster profile."""
+    """A folder with the store and the runs of an experiment, on a cluster profile."""
 
     folder: Path
     config: Path
@@ -56,42 +56,42 @@ class Run:
 
     @property
     def store(self) -> Path:
-        """Where its artifacts lie."""
+        """Place of its artifacts."""
         return self.folder / "store"
 
     @property
     def log(self) -> Path:
-        """What its command printed, at every start."""
+        """Output of all starts of its command."""
         return self.folder / "log"
 
     def finished(self) -> int:
-        """How many artifacts are finished."""
+        """Count the finished artifacts."""
         return len(list(self.store.glob(f"*/{RECORD}")))
 
     def start(self) -> BaseProcess:
-        """Start the command `run`, which begins or resumes it, in a process of its own.
+        """Start the command `run` in a new process; it begins or resumes the run.
 
-        The process is forked from one that has imported what a run needs: so a thousand starts take minutes.
+        The process is forked from a server that has imported what a run needs, so that a thousand starts take minutes.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         words = ["--store", str(self.store), "--runs", str(self.folder / "runs")]
         words += ["run", str(self.config), "--cluster", str(self.profile), "--no-estimate"]
-        # Of what killed processes leave: it is freed, and there is nothing to say about it.
+        # Python frees what killed processes leave behind, and would warn of it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         tempfile.tempdir = str(socket_folder(tempfile.gettempdir(), FORK_SOCKET))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         process = context.Process(target=_command, args=(words, self.log))
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server inherits: it ends with this process
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server inherits this; it ends with this process
         try:
             process.start()
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
         return process
 
 
 def _command(words: list[str], log: Path) -> None:
-    """`python -m sparring ...`, as a user types it."""
+    """Run `python -m sparring ...`, as a user types it."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -101,19 +101,19 @@ def _command(words: list[str], log: Path) -> None:
 
 
 class Kill(NamedTuple):
-    """What was killed, and when."""
+    """A killed process, and the moment."""
 
     kind: str
     step: str
-    """The function of the step that was under way; empty between steps."""
+    """Function of the running step; empty between steps."""
     seconds: float
-    """Since the command was started."""
+    """Seconds since the start of the command."""
     updates: int
-    """Of a training that must be done again: those since its last checkpoint."""
+    """Updates that a training must repeat: those since its last checkpoint."""
 
 
 class Killer:
-    """Chooses what is killed next, and when: keyed by a seed and the number of the choice."""
+    """Chooses what to kill next, and when. Choices are keyed by a seed and their number."""
 
     def __init__(
         self,
@@ -126,15 +126,15 @@ class Killer:
         seconds: float = 0.0,
         retries: int = MAX_DEATHS,
     ) -> None:
-        """`artifacts` and `seconds` are those of the undisturbed run."""
-        self.left, self._choices = count, 0
+        """`count` is the number of kills; `artifacts` and `seconds` describe the undisturbed run."""
+        self.remaining, self._choices = count, 0
         self._kinds, self._seed, self._artifacts, self._seconds = kinds, seed, artifacts, seconds
         self._on_kill, self._survived = on_kill, min(retries, MAX_DEATHS)
 
     def finish(self, run: Run, limit: float) -> int:
-        """Start a run's command until it ends well, while there are kills left under fire; how often it was started.
+        """Start a run's command until it succeeds, and kill processes as long as kills remain; return the starts.
 
-        Broken where it fails and nothing that was killed explains it, or where it does not end within `limit` seconds.
+        Broken if the command fails although no kill explains it, or if it does not end within `limit` seconds.
         """
         starts = 0
         while True:
@@ -149,13 +149,13 @@ class Killer:
             hit = {kill.kind for kill in kills}
             explained = hit & victims.ENDING or len(kills) > self._survived
             if process.exitcode != (-signal.SIGKILL if victims.DRIVER in hit else 1) or not explained:
-                what = ", ".join(kill.kind for kill in kills) or "nothing"
-                raise Broken(f"the command ended with status {process.exitcode} when {what} was killed: {run.log}")
+                targets = ", ".join(kill.kind for kill in kills) or "nothing"
+                raise Broken(f"the command ended with status {process.exitcode} when {targets} was killed: {run.log}")
 
     def _fire_at(self, process: BaseProcess, run: Run, limit: float) -> list[Kill]:
         """Kill some of a driver's processes while it runs, and wait for its end."""
         began, kills = time.monotonic(), list[Kill]()
-        while self.left and process.exitcode is None:
+        while self.remaining and process.exitcode is None:
             self._choices += 1
             rng = keyed_rng("chaos", self._seed, self._choices)
             weights = [victims.VICTIMS[kind].weight for kind in self._kinds]
@@ -165,10 +165,10 @@ class Killer:
             while process.exitcode is None and time.monotonic() < given_up:
                 if victims.find(process.pid or 0, kind):
                     process.join(rng.uniform(0, victims.VICTIMS[kind].within))
-                    there = victims.find(process.pid or 0, kind)
-                    if there and _kill(there[rng.integers(len(there))]) and not _was_over(kind, process):
-                        kills.append(Kill(kind, *_under_way(run.store, time.monotonic() - began)))
-                        self.left -= 1
+                    targets = victims.find(process.pid or 0, kind)
+                    if targets and _kill(targets[rng.integers(len(targets))]) and not _had_ended(kind, process):
+                        kills.append(Kill(kind, *_progress(run.store, time.monotonic() - began)))
+                        self.remaining -= 1
                         self._on_kill(kills[-1])
                         break
                 process.join(0.02)
@@ -178,8 +178,10 @@ class Killer:
         return kills
 
     def _wait(self, process: BaseProcess, run: Run, rng: np.random.Generator) -> None:
-        """Wait for some more artifacts to be finished, and then for a while: a step of hours would otherwise be hit
-        always, and one of moments never."""
+        """Wait for some artifacts to finish, and then for some time.
+
+        Otherwise kills would always hit the longest steps, and never the short ones.
+        """
         wanted = run.finished() + rng.integers(0, max(1, self._artifacts // PER_RUN) + 1)
         while process.exitcode is None and run.finished() < wanted:
             process.join(0.02)
@@ -187,23 +189,23 @@ class Killer:
 
 
 def _kill(process: psutil.Process) -> bool:
-    """Kill a process; whether it was there."""
+    """Kill a process; return False if it had ended."""
     with suppress(psutil.NoSuchProcess):
         process.kill()
         return True
     return False
 
 
-def _was_over(kind: str, process: BaseProcess) -> bool:
-    """Whether a driver that was killed had ended by itself just before."""
+def _had_ended(kind: str, process: BaseProcess) -> bool:
+    """Tell whether a driver had ended by itself just before it was killed."""
     if kind == victims.DRIVER:
         process.join()
         return process.exitcode != -signal.SIGKILL
     return False
 
 
-def _under_way(store: Path, seconds: float) -> tuple[str, float, int]:
-    """The step that was under way, the seconds as they are, and the updates that are lost."""
+def _progress(store: Path, seconds: float) -> tuple[str, float, int]:
+    """Find the running step and the updates that are lost; return them around the seconds."""
     locks = [path for path in store.glob(f"*/{LOCK}") if not (path.parent / RECORD).exists()]
     if not locks:
         return "", seconds, 0

@@ -1,6 +1,9 @@
-"""A collection of invented words, a model of a few thousand weights and an experiment on them, made in a moment and
-without a network."""
+"""Write a collection of invented words and a model of a few thousand weights, and configure an experiment on them.
 
+All of it takes a moment and needs no network. `chaos` and the tests share it.
+"""
+
+import functools
 import json
 import string
 from pathlib import Path
@@ -15,15 +18,13 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = string.ascii_lowercase + string.digits + ".,-"
 
 DOCUMENTS, QUERIES, SPLITS = 240, 120, ("train", "train", "dev", "test")
-"""Of the collection; queries belong to the splits in turn."""
-UPDATES, BATCH, SHARD = 40, 8, 12
-"""Of each training; documents, or groups, of a shard."""
+"""Sizes of the collection, and splits that the queries belong to in turn."""
 CROSS_ENTROPY = "components.losses.listwise.cross_entropy"
 DISTILLATION = "components.losses.listwise.distillation"
 
 
 def bert_tokenizer() -> Any:
-    """WordPiece over the toy words, single letters, and their continuations."""
+    """Build a WordPiece tokenizer of the toy words, single letters, and their continuations."""
     from transformers import BertTokenizer
 
     pieces = [*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS]
@@ -31,12 +32,12 @@ def bert_tokenizer() -> Any:
 
 
 def some_text(rng: np.random.Generator, words: int) -> str:
-    """Toy words, now and then one that falls to pieces."""
+    """Draw toy words, and now and then a word that is split into pieces."""
     return " ".join("xq7" if rng.random() < 0.1 else WORDS[rng.integers(len(WORDS))] for _ in range(words))
 
 
 def write_collection(folder: Path) -> Path:
-    """A folder in BEIR's layout; query i asks with words of document i, the only one that is relevant to it."""
+    """Write a folder in BEIR's layout. Query i has words of document i, its only relevant document."""
     (folder / "qrels").mkdir(parents=True)
     rng = keyed_rng("toy collection")
     texts = [some_text(rng, int(rng.integers(4, 24))) for _ in range(DOCUMENTS)]
@@ -51,7 +52,7 @@ def write_collection(folder: Path) -> Path:
 
 
 def write_encoder(folder: Path) -> Path:
-    """A BERT of two small layers with its tokenizer."""
+    """Write a BERT of two small layers with its tokenizer."""
     import torch
     import transformers
 
@@ -72,36 +73,39 @@ def write_encoder(folder: Path) -> Path:
     return folder
 
 
-def experiment(collection: Path, encoder: Path, *, workers: int) -> dict[str, Any]:
-    """One round of AR2 with its refresh, as a config; each batch can be divided among so many workers."""
+def training(loss: str = CROSS_ENTROPY, *, over: str = "group", updates: int = 3, batch: int = 4) -> dict[str, Any]:
+    """Configure a training that takes a moment."""
+    return {
+        "updates": updates,
+        "batch": batch,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "log_every": 1,
+        "losses": [{"function": loss, "over": over}],
+    }
 
-    def training(loss: str = CROSS_ENTROPY, over: str = "group") -> dict[str, Any]:
-        return {
-            "updates": UPDATES,
-            "batch": workers * -(-BATCH // workers),
-            "learning_rate": 1e-3,
-            "precision": "fp32",
-            "log_every": 1,
-            "losses": [{"function": loss, "over": over}],
-        }
 
-    model = {"model": str(encoder), "pooling": "mean", "dropout": 0.1}
-    scoring = {"precision": "fp32", "shard": SHARD}
+def experiment(collection: Path, encoder: Path, *, dropout: float, updates: int = 3, batch: int = 4) -> dict[str, Any]:
+    """Configure one round of AR2 with its refresh."""
+    train = functools.partial(training, updates=updates, batch=batch)
+    model = {"model": str(encoder), "pooling": "mean", "dropout": dropout}
+    game = {"negatives": 3, "depth": 10}
+    scoring = {"precision": "fp32", "shard": 16}
     return {
         "recipe": "ar2",
         "data": {"format": "beir", "path": str(collection)},
         "k": 20,
-        "encode": {"shard": SHARD, "precision": "fp32", "vectors": "float32"},
+        "encode": {"shard": 7, "precision": "fp32", "vectors": "float32"},
         "rounds": 1,
         "retriever": {
             "model": {**model, "similarity": "cosine", "query_tokens": 8, "document_tokens": 24},
-            "warm": {"mine": {"negatives": 0}, "train": training(over="batch")},
-            "game": {"mine": {"negatives": 3, "depth": 10}, "train": training(DISTILLATION)},
+            "warm": {"mine": {"negatives": 0}, "train": train(over="batch")},
+            "game": {"mine": game, "train": train(DISTILLATION)},
         },
         "ranker": {
-            "model": {**model, "pair_tokens": 32},
-            "warm": {"mine": {"negatives": 3, "depth": 10}, "train": training()},
-            "game": {"mine": {"negatives": 3, "depth": 10}, "train": training()},
+            "model": {**model, "pair_tokens": 24},
+            "warm": {"mine": {"negatives": 2, "depth": 10, "random": 1}, "train": train()},
+            "game": {"mine": game, "train": train()},
         },
         "score": scoring,
         "rerank": {**scoring, "depth": 10},

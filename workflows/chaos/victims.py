@@ -1,4 +1,4 @@
-"""The processes of a run by kind, to kill some of them."""
+"""Find the processes of a run by kind, to kill some of them."""
 
 import sys
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ class Victim(NamedTuple):
     """A kind of process of a run."""
 
     parts: tuple[str, ...]
-    """What its command line has in it; nothing of the driver, which is known."""
+    """Parts of its command line. The driver needs none, because its process id is at hand."""
     weight: int
-    """How often it is chosen, beside the others."""
+    """Relative frequency with which it is chosen."""
     within: float = 0.0
-    """Seconds from when there is one to its death, at most: workers come and go with steps."""
+    """Maximum seconds between finding a process and killing it. Workers come and go with steps."""
 
 
 DRIVER, JAVA = "driver", "Java"
@@ -31,13 +31,13 @@ VICTIMS = {
     "head": Victim(("/gcs_server",), 1),
 }
 ENDING = {DRIVER, JAVA, "node", "head"}
-"""Kinds whose death ends the run, so that its command must be repeated; workers are replaced."""
+"""Kinds whose death ends the run, so that its command must be repeated. Ray replaces workers."""
 
 
 def kinds(cluster: Cluster) -> list[str]:
-    """The kinds that a run has on a cluster, and that are its own to kill.
+    """List the kinds of processes that may be killed on a cluster.
 
-    Of a cluster that was joined that is the driver alone: its nodes serve others too, and workers may be anywhere.
+    On a cluster that was joined, only the driver may: the nodes serve other programs too, and workers may be anywhere.
     """
     if cluster.mode == "inline":
         return [DRIVER, JAVA]
@@ -45,16 +45,16 @@ def kinds(cluster: Cluster) -> list[str]:
 
 
 def find(driver: int, kind: str) -> list[psutil.Process]:
-    """Those of a driver's processes that are of a kind."""
-    found = []
+    """Find the processes of a kind below a driver."""
+    matches = []
     with suppress(psutil.NoSuchProcess):
         if kind == DRIVER:
             return [psutil.Process(driver)]
         for process in psutil.Process(driver).children(recursive=True):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if _matches(" ".join(process.cmdline()), VICTIMS[kind].parts):
-                    found.append(process)
-    return found
+                    matches.append(process)
+    return matches
 
 
 def _matches(line: str, parts: Iterable[str]) -> bool:

@@ -23,7 +23,9 @@ from sparring.workflows.store import s3
 from sparring.workflows.store.comparison import first_difference
 
 SAVE_SECONDS = 0.5
-"""Between the checkpoints of the toy's trainings, which take seconds."""
+"""Seconds between the checkpoints of the toy's trainings, which take seconds."""
+UPDATES, BATCH = 40, 8
+"""Updates of each training, and rows of a batch if the workers can share them evenly."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +76,10 @@ def _folder(arguments: argparse.Namespace) -> Path:
         return folder
     if s3.is_cached(s3.local_path(root)):
         raise UserError(f"--store {root}: chaos tries stores in directories; accepted: --keep FOLDER, one of them")
-    beside = Path(root).absolute().parent
-    if not beside.is_dir():
-        raise UserError(f"--store {root}: there is no folder {beside}; accepted: a store in one that is there")
-    return Path(tempfile.mkdtemp(prefix="chaos-", dir=beside))
+    parent = Path(root).absolute().parent
+    if not parent.is_dir():
+        raise UserError(f"--store {root}: there is no folder {parent}; accepted: a store in one that is there")
+    return Path(tempfile.mkdtemp(prefix="chaos-", dir=parent))
 
 
 def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill]) -> str:
@@ -85,10 +87,13 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     config, profile = folder / "toy.yaml", folder / "profile.yaml"
     cluster = cluster.model_copy(update={"save_seconds": SAVE_SECONDS})
     profile.write_text(yaml_text(cluster.model_dump(mode="json")))
+    workers = cluster.train.workers or 1
     tree = toy.experiment(
         toy.write_collection(folder / "collection"),
         toy.write_encoder(folder / "encoder"),
-        workers=cluster.train.workers or 1,
+        dropout=0.1,
+        updates=UPDATES,
+        batch=workers * -(-BATCH // workers),
     )
     config.write_text(yaml_text(tree))
 
@@ -106,12 +111,12 @@ def _try(folder: Path, cluster: Cluster, count: int, seed: int, kills: list[Kill
     )
     runs = starts = 0
     began = time.monotonic()
-    while killer.left:
+    while killer.remaining:
         runs += 1
         run = Run(folder / f"run-{runs}", config, profile)
         starts += killer.finish(run, max(HANGS, 10 * alone))
-        if (found := first_difference(run.store, undisturbed.store)) is not None:
-            return f"{run.store}/{found}"
+        if (difference := first_difference(run.store, undisturbed.store)) is not None:
+            return f"{run.store}/{difference}"
         shutil.rmtree(run.folder)
     seconds = time.monotonic() - began
     took = f"{duration(seconds)}; undisturbed about {duration(runs * alone)}"

@@ -40,7 +40,7 @@ from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
-from sparring.workflows.tuning.first_trials import foreseen_steps, known_trials
+from sparring.workflows.tuning.first_trials import fixed_steps, fixed_trials
 from sparring.workflows.tuning.search_space import Point, points
 
 
@@ -85,7 +85,7 @@ def call(arguments: argparse.Namespace) -> None:
     machine = None if profile is None else resolve_machine(profile)
     if profile is not None:
         check_installed(profile.track)
-    trials = [] if tuned is None else foreseen_steps(tuned)
+    trials = [] if tuned is None else fixed_steps(tuned)
     own = graph(experiment.wanted)
     for line in _analyzers(own):
         print(line)
@@ -179,7 +179,7 @@ def _tried(tuned: TunedExperiment) -> list[Point]:
     """The points that a tuning tries; others that cost as much where it is Optuna that draws them."""
     tuning = tuned.tuning
     others = points(tuning.space, tuning.trials, tuning.seed) if tuning.search == "optuna" else []
-    return [*(point for point, _ in known_trials(tuned)), *others]
+    return [*(point for point, _ in fixed_trials(tuned)), *others]
 
 
 def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:

@@ -24,12 +24,12 @@ def call(arguments: argparse.Namespace) -> None:
     """Run the trials, then what the best one's config leads to."""
     from sparring.workflows.tuning import tune
     from sparring.workflows.tuning.config import read_tuning
-    from sparring.workflows.tuning.first_trials import foreseen_steps
+    from sparring.workflows.tuning.first_trials import fixed_steps
 
     experiment, store = opened(arguments)
     check_places(arguments, experiment, store, graph(experiment.wanted))
     # What cannot be done in any trial is refused before anything is written.
-    wanted = [*experiment.wanted, *foreseen_steps(read_tuning(arguments))]
+    wanted = [*experiment.wanted, *fixed_steps(read_tuning(arguments))]
     check_source_files(graph(wanted), store)
     check_present(pending(wanted, store))
     RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparring.components.charts.difference_chart import Difference, svg
+from sparring.components.charts import row_charts
+from sparring.components.charts.row_charts import Difference
 from sparring.components.evaluation.measures import PER_QUERY, PER_QUERY_FILE, by_measure
 from sparring.components.evaluation.result_table import by_collection
 from sparring.components.evaluation.significance import compare, corrected, layouts, paired
@@ -145,7 +146,7 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
 
 def _picture(measure: str, lines: Sequence[Json]) -> str:
     found = [(line["system"], line["cells"][measure]) for line in lines if measure in line["cells"]]
-    return svg(
+    return row_charts.differences(
         f"difference of {measure}",
         [
             Difference(name, cell["difference"], cell["half"], cell["word"] in ("better", "worse"))

@@ -1,1 +1,1 @@
-"""Ray Tune over a recipe: the section `tune` of an experiment, the sampler, the trials and their table."""
+"""Tuning of a recipe with Ray Tune: the section `tune` of an experiment, the sampler, the trials and their table."""

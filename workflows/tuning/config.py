@@ -22,42 +22,41 @@ from sparring.workflows.tuning.search_space import Point, Range, assignments
 
 
 class Tuning(Config):
-    """The section `tune`: the search space, how it is searched, and the measure that trials are compared by."""
+    """The section `tune`: the search space, how to search it, and the measure that compares trials."""
 
     measure: Measure
-    """One of `evaluate.measures`; with several seeds, the mean over them."""
+    """One of `evaluate.measures`. With more than one seed, trials are compared by the mean over the seeds."""
     systems: Annotated[list[str], AfterValidator(distinct)] = Field(min_length=1)
-    """Rows of the results, in the order in which a trial reaches them. The last one's measure counts; after each other,
-    the scheduler may stop the trial. By default the last row of the results."""
+    """Rows of the results, in the order in which a trial reaches them. The measure of the last row counts. After each
+    earlier row, the scheduler may stop the trial. By default the last row of the results."""
     split: str = "dev"
-    """The split that the trials are measured on; never the one of the experiment's results."""
+    """Split that the trials are measured on. The split of the experiment's results is not accepted."""
     goal: Literal["max", "min"] = "max"
     """Whether a higher or a lower measure is better."""
     trials: int = Field(1, ge=1)
-    """How many points are drawn from the space, beside the baseline; each with every combination of the grids."""
+    """Number of points that are drawn from the space, without the baseline. Each is combined with all grids."""
     search: Literal["random", "optuna"] = "random"
-    """How points are drawn: at random, or by Optuna's TPE, which learns from the trials that are finished."""
+    """How points are drawn: at random, or by Optuna's TPE, which learns from finished trials."""
     scheduler: Literal["fifo", "asha"] = "fifo"
     """`fifo` takes every trial to the last system. `asha`, asynchronous successive halving (Li et al., 2020), stops
     trials that are behind."""
     reduction_factor: int = Field(3, ge=2)
-    """Of ASHA: of so many trials that have reached a system, one goes on."""
+    """Number of trials of which ASHA continues one after each system."""
     seed: int = 0
-    """The seed of the draws."""
+    """Seed of the draws."""
     baseline: bool = True
-    """Whether the first trial is the config as it is."""
+    """Whether the first trial is the unchanged config."""
     space: dict[str, Range] = Field(min_length=1)
-    """Dotted keys, as for `--set`, or names for several keys (`sets`), with the values that each may take."""
+    """Values of dotted keys, as for `--set`, or of names that stand for one or more keys (`sets`)."""
 
 
 SAME = re.compile(r"(evaluate|answers|seeds|recipe|tune|data|scale|small)(\..*)?")
-"""Keys that all trials have alike: with others they would be measured on other queries or documents, or by another
-measure."""
+"""Keys that must be equal in all trials. Changing them would change the queries, documents or measures of a trial."""
 
 
 @dataclass(frozen=True)
 class TunedExperiment:
-    """An experiment with a section `tune`, as the command has read it."""
+    """An experiment with a section `tune`."""
 
     path: Path
     tree: dict[str, Any]
@@ -66,7 +65,7 @@ class TunedExperiment:
     _experiments: dict[str, Experiment] = field(default_factory=dict)
 
     def experiment(self, point: Point) -> Experiment:
-        """The experiment with a point's values, measured on the tuning's split."""
+        """Build the experiment with a point's values, measured on the tuning's split."""
         values = {"evaluate.split": self.tuning.split, **assignments(self.tuning.space, point)}
         sets = [f"{key}={json.dumps(value)}" for key, value in values.items()]
         key = json.dumps(sets)
@@ -75,33 +74,35 @@ class TunedExperiment:
         return self._experiments[key]
 
     def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
-        """For each system the steps that measure it, one a seed; UserError where the results have no such system."""
+        """List for each system the steps that measure it, one for each seed; UserError if there is no such system."""
         rows = experiment.outcome.rows
         steps = [[row.metrics for row in rows if row.name == system] for system in self.tuning.systems]
-        for system, own in zip(self.tuning.systems, steps, strict=True):
-            if not own:
+        for system, seeds in zip(self.tuning.systems, steps, strict=True):
+            if not seeds:
                 accepted = listing(system_names(rows))
                 raise UserError(f"{self.path}: tune.systems: there is no {system!r}; accepted: {accepted}")
         return steps
 
     def artifacts(self, point: Point) -> list[str]:
-        """The names of all that a point's measures stand on; none where the experiment does not accept it, which its
-        trial says."""
+        """List the names of the artifacts behind a point's measures.
+
+        The list is empty if the experiment does not accept the point; the trial then reports the reason.
+        """
         try:
             steps = self.measure_steps(self.experiment(point))
         except UserError:
             return []
-        return [node.name for node in graph(step for own in steps for step in own)]
+        return [node.name for node in graph(step for seeds in steps for step in seeds)]
 
     @property
     def identity(self) -> str:
-        """A digest of the config, the space and the measure, whatever `trials` says."""
+        """Digest of the config, the space and the measure, without `trials`."""
         section = self.tuning.model_dump(mode="json", exclude={"trials"})
         results = self.experiment({}).outcome.results.fingerprint
         return hashlib.sha256(json.dumps([section, results], sort_keys=True).encode()).hexdigest()[:12]
 
     def optuna(self) -> Any:
-        """The `optuna` module where the tuning uses it, else None; UserError where it is not installed."""
+        """Import `optuna` if the tuning uses it, else return None; UserError if it is not installed."""
         if self.tuning.search != "optuna":
             return None
         try:
@@ -115,8 +116,10 @@ class TunedExperiment:
 
 
 def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedExperiment:
-    """Read the experiment and check its section `tune`; UserError where it is missing or, where it is `to_run`, cannot
-    work."""
+    """Read the experiment and its section `tune`; UserError if the section is missing.
+
+    If the tuning is `to_run`, check the section too; UserError if it cannot work.
+    """
     path = arguments.config
     tree = loading.tree_of(path, arguments.assignments)
     if "tune" not in tree:
@@ -141,16 +144,21 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
 
 
 def is_another(identity: str, arguments: argparse.Namespace) -> bool:
-    """Whether the experiment's config says another tuning than the one with an identity; not where it says none, as
-    that of a run's folder, or has a mistake."""
+    """Tell whether the experiment's config describes another tuning than the identity.
+
+    False if the config describes no tuning, as in a run's folder, or has a mistake.
+    """
     with suppress(UserError):
         return read_tuning(arguments, to_run=False).identity != identity
     return False
 
 
 def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """The experiment with the splits that its recipe has filled in, where it does that. Measured on another split a
-    trial would fill in others, and train on queries, or be chosen by such, that the results are measured on."""
+    """Fix the splits that the recipe has filled in.
+
+    Measured on another split, a trial would fill in other splits. It could then train on, or be selected by, the
+    queries of the results.
+    """
     if not experiment.defaults:
         return tree
     config = experiment.config.model_dump(mode="json")
@@ -159,7 +167,7 @@ def _with_splits(tree: dict[str, Any], experiment: Experiment) -> dict[str, Any]
 
 
 def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
-    """UserError unless the trials are measured on another split than the results, by a measure of the experiment."""
+    """Check that trials are not measured on the split of the results, and by a measure of the experiment."""
     if tuning.split in (evaluate.split, "test"):
         raise UserError(
             f"{path}: tune.split: {tuning.split!r} is for the results alone; numbers chosen by its queries would look "
@@ -171,7 +179,7 @@ def _check_measure(path: Path, tuning: Tuning, evaluate: Any) -> None:
 
 
 def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
-    """UserError where the systems learn from the queries that they would be measured by."""
+    """Check that the systems do not learn from the queries that measure them."""
     rows = [row for row in experiment.outcome.rows if row.name in tuning.systems]
     if tuning.split == "train" and any(row.learns_from("train") for row in rows):
         raise UserError(
@@ -181,15 +189,15 @@ def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
 
 
 def _check_space(tuned: TunedExperiment) -> None:
-    """UserError where the experiment does not accept a value of the space, or trials could not be compared."""
-    taken: dict[str, str] = {}
+    """Check that the experiment accepts the values of the space, and that trials can be compared."""
+    names: dict[str, str] = {}
     for name, values in tuned.tuning.space.items():
         where = f"{tuned.path}: tune.space.{name}"
         for key in values.sets or [name]:
-            other = next((one for one in taken if f"{one}.".startswith(f"{key}.") or key.startswith(f"{one}.")), None)
-            if other is not None:
-                raise UserError(f"{where}: {key}: tune.space.{taken[other]} sets {other}; accepted: each key once")
-            taken[key] = name
+            clash = next((old for old in names if f"{old}.".startswith(f"{key}.") or key.startswith(f"{old}.")), None)
+            if clash is not None:
+                raise UserError(f"{where}: {key}: tune.space.{names[clash]} sets {clash}; accepted: each key once")
+            names[key] = name
             if SAME.fullmatch(key):
                 raise UserError(
                     f"{where}: {key}: trials are compared on the same data, by the same measure; accepted: keys of "
@@ -199,7 +207,7 @@ def _check_space(tuned: TunedExperiment) -> None:
             raise UserError(f"{where}: grid: Optuna draws; accepted: choice, or search: random")
         for end in values.ends:
             tuned.measure_steps(tuned.experiment({name: end}))
-        if values.inside is not None:  # a whole number in both bounds, and a fraction between them
+        if values.inside is not None:  # both bounds may be whole numbers, and the value between them a fraction
             try:
                 tuned.measure_steps(tuned.experiment({name: values.inside}))
             except UserError as error:

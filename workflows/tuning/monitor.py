@@ -1,4 +1,4 @@
-"""What the user sees of trials that run: lines about their progress, and their numbers in TensorBoard and the like."""
+"""Show running trials: lines about their progress, and their numbers in TensorBoard or another tracker."""
 
 import shutil
 import sys
@@ -18,9 +18,9 @@ from sparring.workflows.tuning.report import format_trial
 from sparring.workflows.tuning.trials import Trial, TrialTable
 
 SECONDS = {True: 0.5, False: 15.0}
-"""Between two lines about progress, on a terminal and elsewhere."""
+"""Seconds between two lines about progress, on a terminal (True) and elsewhere."""
 CLEAR = "\r\033[K"
-"""Clears the present line of a terminal."""
+"""Clears the current line of a terminal."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Monitor:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Show and track, until the block ends, what the running trials do."""
+        """Show and track the running trials until the block ends."""
         live = sys.stderr.isatty()
         try:
             with repeated(SECONDS[live], self._show):
@@ -60,15 +60,15 @@ class Monitor:
             print(text, end="", file=sys.stderr, flush=True)
 
     def _track(self, trial: Trial) -> None:
-        """Hand the tracker a trial's measures, and the losses of its trainings, whichever trial ran them."""
-        for node in graph([step for own in self._steps(trial) for step in own]):
+        """Send a trial's measures and the losses of its trainings to the tracker, whichever trial ran these."""
+        for node in graph([step for seeds in self._steps(trial) for step in seeds]):
             if node.description.models == "training" and (self.store.path(node) / "metrics.jsonl").exists():
                 self.tracker.send_training(f"trial {trial.number}/{node.label}", self.store.path(node))
         for number, value in enumerate(trial.measures, 1):
             self.tracker.send(f"trial {trial.number}", {self.table.measure: value}, number)
 
     def _progress(self, trial: Trial) -> str:
-        """The step that a trial runs now, and how far it is."""
+        """Describe the step that a trial runs now, and its progress."""
         systems = self._steps(trial)[len(trial.measures) :]
         waiting = pending([step for steps in systems for step in steps], self.store)
         if not waiting:
@@ -77,8 +77,10 @@ class Monitor:
         return waiting[0].label + (f" {progress}" if progress else "")
 
     def _steps(self, trial: Trial) -> list[list[Step]]:
-        """The steps that measure a trial's systems; none where the experiment does not accept the values that were
-        drawn for it, which the trial itself says."""
+        """List the steps that measure a trial's systems.
+
+        The list is empty if the experiment does not accept the trial's values; the trial then reports the reason.
+        """
         try:
             return self.tuned.measure_steps(self.tuned.experiment(trial.point))
         except UserError:

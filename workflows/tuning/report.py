@@ -1,4 +1,4 @@
-"""How the trials are shown: lines for the log, a table in plain text, the best trial's config, and the page."""
+"""Report trials: lines for the log, a table in plain text, the best trial's config, and a page."""
 
 import json
 from pathlib import Path
@@ -15,34 +15,34 @@ LUCK = "The best of many trials is partly the luckiest: on queries that no trial
 
 
 def luck(table: TrialTable) -> list[str]:
-    """What the best of many trials is worth, and how much of a difference chance makes."""
+    """Say what the best of many trials is worth, and how large differences by chance are."""
     if table.error is None:
         return [LUCK]
     return [LUCK, f"The standard error of its {table.measure} over the queries is {table.error:.3f}."]
 
 
 def format_value(value: Any) -> str:
-    """A value of a key, in a few characters."""
+    """Write the value of a key in a few characters."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def column_names(names: list[str]) -> list[str]:
-    """The shortest ends of dotted keys that tell them apart."""
+    """Shorten dotted keys to their shortest distinct ends."""
     parts = [name.split(".") for name in names]
 
-    def shortest(own: list[str]) -> str:
-        for length in range(1, len(own)):
-            if sum(other[-length:] == own[-length:] for other in parts) == 1:
-                return ".".join(own[-length:])
-        return ".".join(own)
+    def shortest(key: list[str]) -> str:
+        for length in range(1, len(key)):
+            if sum(part[-length:] == key[-length:] for part in parts) == 1:
+                return ".".join(key[-length:])
+        return ".".join(key)
 
-    return [shortest(own) for own in parts]
+    return [shortest(key) for key in parts]
 
 
 def format_trial(table: TrialTable, trial: Trial) -> str:
-    """A line for the log about a trial that has a new measure or has ended."""
+    """Write a line for the log about a trial that has a new measure or has ended."""
     values = ", ".join(f"{name}={format_value(trial.values[name])}" for name in table.names if name in trial.values)
     baseline = "as it is: " if not trial.point else ""
     if trial.state == "failed":
@@ -54,7 +54,7 @@ def format_trial(table: TrialTable, trial: Trial) -> str:
 
 
 def format_table(table: TrialTable) -> str:
-    """The trials as plain text, the best first."""
+    """Write the trials as plain text, the best first."""
     best = table.best
     rows = [["trial", *column_names(table.names), *table.systems, ""]]
     for trial in table.best_first:
@@ -75,13 +75,15 @@ def format_table(table: TrialTable) -> str:
     reasons = [f"  trial {trial.number} failed: {trial.reason}" for trial in table.trials if trial.state == "failed"]
     heading = f"{table.measure}, {table.split} split; {table.counts}"
     if best is not None:
-        reasons += [f"  {one}" for one in luck(table)]
+        reasons += [f"  {sentence}" for sentence in luck(table)]
     return "\n".join([heading, "", *lines, *([""] if reasons else []), *reasons])
 
 
 def write_best(table: TrialTable, config: dict[str, Any], source: Path, *, results_split: str, then: str) -> Path:
-    """Write the best trial's config as a file for `run`; its comment has the command `then`, and says how to measure it
-    on the results' split."""
+    """Write the best trial's config as a file for `run`.
+
+    A comment in it has the command `then`, and says how to measure the config on the results' split.
+    """
     best, path = table.best, table.best_config
     assert best is not None
     values = ", ".join(f"{name}={format_value(value)}" for name, value in best.values.items())
@@ -106,9 +108,12 @@ def write_page(
     results_split: str,
     then: str,
 ) -> Path:
-    """Write the page of a table with a best trial: the trials, the command `then` that runs the best config, and the
-    measure against each key; those of `log_keys` have a logarithmic axis."""
-    from markupsafe import Markup  # for our own drawing, whose text is escaped where it is made
+    """Write the page of a table with a best trial.
+
+    It has the trials, the command `then` that runs the best config, and a chart of the measure against each key. The
+    axes of `log_keys` are logarithmic.
+    """
+    from markupsafe import Markup  # marks the SVG, whose texts are escaped already
 
     charts = [
         {"name": name, "svg": Markup(svg(chart))}
@@ -138,13 +143,13 @@ def write_page(
 
 
 def scatter(table: TrialTable, name: str, *, log: bool) -> Scatter | None:
-    """The last measure of each trial against one key; None where there is nothing to draw."""
+    """Describe the chart of each trial's last measure against a key; None if no trial has both."""
     dots = [
         Dot(
-            at=trial.values[name],
+            setting=trial.values[name],
             value=trial.measures[-1],
             kind="best" if trial is table.best else "whole" if trial.state == "done" else "part",
-            about=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
+            name=f"trial {trial.number}: {table.systems[len(trial.measures) - 1]}"
             f"{'' if trial.point else ', the config as it is'}",
         )
         for trial in table.trials

@@ -1,6 +1,7 @@
-"""The search space of a tuning: a range of values for each of some keys of a config, and points drawn from it.
+"""The search space of a tuning: a range of values for keys of a config, and points drawn from it.
 
-Each point is drawn with its own key (seed, "trial", number). So with more trials, the first ones stay the same.
+Each point is drawn with the key (seed, "trial", number), so that the first trials stay the same if more are added. Ray
+Tune's own domains draw all points from one random state, and only after Tune has started, too late for `plan`.
 """
 
 import itertools
@@ -17,14 +18,14 @@ Point = dict[str, Any]
 """A value for each name of the space."""
 
 DIGITS = 3
-"""Significant digits of a number that is drawn: more would not change a training, and are hard to read. A range that is
-narrow for its numbers has more, so that it has points at all."""
+"""Significant digits of a number that is drawn. More digits would not change a training, and are hard to read. Narrow
+ranges have more digits, because otherwise they would have no points."""
 MAX_REPEATS = 100
-"""After so many draws in a row that repeat earlier points, the space counts as used up."""
+"""Number of successive draws that must repeat earlier points before the space counts as exhausted."""
 
 
 class Range(Config):
-    """The values that a key may take: exactly one of the five kinds below."""
+    """Values that a key may take: exactly one of the five kinds below."""
 
     uniform: tuple[float, float] | None = None
     """A number between two bounds."""
@@ -33,11 +34,11 @@ class Range(Config):
     integers: tuple[int, int] | None = None
     """A whole number between two bounds, both included."""
     choice: list[Any] | None = Field(None, min_length=1)
-    """One of the values."""
+    """A value from the list."""
     grid: list[Any] | None = Field(None, min_length=1)
-    """Each of the values, combined with each value of every other grid."""
+    """Each value of the list, combined with each value of all other grids."""
     sets: list[str] = []
-    """The dotted keys, as for `--set`, that get the value; where none are given, the name itself is the key."""
+    """Dotted keys, as for `--set`, that get the value. If empty, the name itself is the key."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -57,24 +58,24 @@ class Range(Config):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The lowest and the highest number; None for a list of values."""
+        """Lowest and highest number; None for a list of values."""
         return self.uniform or self.loguniform or self.integers
 
     @property
     def ends(self) -> list[Any]:
-        """The values to check so that the whole range is checked: its two bounds, or every value of a list."""
+        """Values whose check covers the whole range: its two bounds, or all values of a list."""
         return list(self.bounds or self.choice or self.grid or [])
 
     @property
     def inside(self) -> float | None:
-        """A number that could be drawn and is no bound; None where bounds and values say all of the range."""
+        """A number between the bounds of a continuous range; None for other ranges."""
         if self.bounds is None or self.integers is not None:
             return None
         low, high = self.bounds
         return self.rounded(low + (high - low) / math.pi)
 
     def draw(self, *key: Any) -> Any:
-        """Draw a value, which depends on the random key alone."""
+        """Draw a value that depends only on the random key."""
         source = keyed_rng(*key)
         if self.integers is not None:
             return int(source.integers(self.integers[0], self.integers[1], endpoint=True))
@@ -87,14 +88,14 @@ class Range(Config):
         return values[int(source.integers(len(values)))]
 
     def rounded(self, value: float) -> float:
-        """The number with few digits, still within the range."""
+        """Round a number to few digits, within the range."""
         assert self.bounds is not None
         low, high = self.bounds
         digits = max(DIGITS, DIGITS - 1 + _magnitude(value) - _magnitude(high - low))
         return min(max(float(f"{value:.{digits}g}"), low), high)
 
     def has(self, value: Any) -> bool:
-        """Whether a value is in the range."""
+        """Tell whether a value is in the range."""
         if self.bounds is None:
             return value in (self.choice or self.grid or [])
         is_number = isinstance(value, int) if self.integers is not None else isinstance(value, (int, float))
@@ -102,7 +103,7 @@ class Range(Config):
 
 
 def _magnitude(value: float) -> int:
-    """The power of ten of a number's first digit."""
+    """Compute the power of ten of a number's first digit."""
     return math.floor(math.log10(abs(value))) if value else 0
 
 
@@ -112,14 +113,14 @@ Space = Mapping[str, Range]
 
 
 def points(space: Space, count: int, seed: int) -> list[Point]:
-    """`count` draws from the ranges that are no grids, each combined with every combination of the grids.
+    """Draw `count` points from the ranges that are not grids, and combine each with all combinations of the grids.
 
-    Fewer where the space has no more points.
+    There are fewer points if the space is exhausted.
     """
     grids = {name: values.grid for name, values in space.items() if values.grid is not None}
-    drawn = {name: values for name, values in space.items() if values.grid is None}
+    ranges = {name: values for name, values in space.items() if values.grid is None}
     result: list[Point] = []
-    for point in _distinct(drawn, count, seed):
+    for point in _distinct(ranges, count, seed):
         for combination in itertools.product(*grids.values()):
             whole = point | dict(zip(grids, combination, strict=True))
             result.append({name: whole[name] for name in space})
@@ -127,7 +128,7 @@ def points(space: Space, count: int, seed: int) -> list[Point]:
 
 
 def _distinct(space: Space, count: int, seed: int) -> Iterator[Point]:
-    """Draw different points."""
+    """Draw distinct points."""
     seen: list[Point] = []
     repeats = number = 0
     while len(seen) < count and repeats < MAX_REPEATS:
@@ -142,5 +143,5 @@ def _distinct(space: Space, count: int, seed: int) -> Iterator[Point]:
 
 
 def assignments(space: Space, point: Point) -> dict[str, Any]:
-    """The dotted keys that a point sets, and their values."""
+    """List the dotted keys that a point sets, with their values."""
     return {key: value for name, value in point.items() for key in space[name].sets or [name]}

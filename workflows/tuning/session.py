@@ -1,7 +1,7 @@
-"""A session of Ray Tune on the table of trials: which trial is next, which is stopped, and what each reports.
+"""Run trials in a session of Ray Tune, whose ASHA stops trials that are behind.
 
-Nothing that Tune keeps is read again. A trial that an earlier run of the command has finished starts once more in Tune,
-but only to report at once the measures that the table has.
+The table keeps all that must last; nothing that Tune saves is read again. A trial that an earlier run of the command
+has finished starts again in Tune, only to report the measures of the table at once.
 """
 
 import shutil
@@ -11,8 +11,7 @@ from typing import Any
 
 from sparring.workflows.store.dag import StepFailed
 from sparring.workflows.tuning.config import TunedExperiment
-from sparring.workflows.tuning.halving import halving
-from sparring.workflows.tuning.sampler import Sampler
+from sparring.workflows.tuning.search_space import Point
 from sparring.workflows.tuning.trials import State, Trial, TrialTable
 
 
@@ -23,20 +22,20 @@ def run_trials(
     tuned: TunedExperiment,
     *,
     draws: int,
-    sampler: Sampler | None,
+    draw: Callable[[], Point],
     concurrent: int,
     retries: int,
     on_change: Callable[[Trial], None],
 ) -> None:
-    """Run the trials of the table that are not finished, and `draws` more from the sampler, so many at a time.
+    """Run the unfinished trials of the table, and then `draws` more with points from `draw`, `concurrent` at a time.
 
-    A trial is `function(about, task)` in a process of its own; `on_change` gets it after each measure and at its end.
+    Each trial calls `function(trial, task)` in a process. `on_change` gets a trial after each measure and at its end.
     """
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
     tuning = tuned.tuning
-    # ASHA compares trials with the finished ones, so it must know these first.
+    # ASHA compares trials with the finished ones, so it must see these first.
     finished = [trial for trial in table.trials if trial.finished and tuning.scheduler == "asha"]
     queue = [*finished, *(trial for trial in table.trials if not trial.finished)]
     folder = (table.folder / "ray").absolute()
@@ -54,14 +53,14 @@ def run_trials(
             scheduler=scheduler,
             num_samples=len(queue) + draws,
             max_concurrent_trials=concurrent,
-            search_alg=_searcher(tuned, table, queue, sampler),
+            search_alg=_searcher(tuned, table, queue, draw),
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name="trials",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[_callback(table, sampler, on_change)],
+            callbacks=[_callback(table, on_change)],
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )
@@ -69,7 +68,7 @@ def run_trials(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Tune warns about options that it has set itself
             tuner.fit()
-    except Exception as error:  # of Ray's own: an error in a trial is that trial's
+    except Exception as error:  # an error of Ray itself: errors in a trial are recorded with it
         raise StepFailed(
             f"Ray Tune ended before its trials: {(str(error).splitlines() or [repr(error)])[-1]}"
         ) from error
@@ -77,8 +76,22 @@ def run_trials(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], sampler: Sampler | None) -> Any:
-    """What Tune asks for the next trial: first those of the queue, then drawn ones."""
+def halving(systems: int, factor: int) -> dict[str, Any]:
+    """Choose the arguments of an ASHA that compares trials after each system but the last.
+
+    ASHA compares trials when their time is a power of the factor. `time_of` a system is one, and the time of a trial is
+    over after its last system.
+    """
+    return {"time_attr": "time", "max_t": 0.75 * time_of(max(2, systems), factor), "reduction_factor": factor}
+
+
+def time_of(system: int, factor: int) -> int:
+    """Compute the time, in ASHA's sense, at which a trial reaches its n-th system, counted from 1."""
+    return int(factor ** (system - 1))
+
+
+def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], draw: Callable[[], Point]) -> Any:
+    """Build the searcher that gives Tune the trials of the queue, and then drawn ones."""
     from ray.tune.search import Searcher
 
     class Queue(Searcher):
@@ -88,8 +101,7 @@ def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], sam
 
         def suggest(self, trial_id: str) -> dict[str, Any] | None:
             if self.taken == len(queue):
-                assert sampler is not None
-                point = sampler.ask()
+                point = draw()
                 queue.append(Trial(len(table.trials), point, point, artifacts=tuned.artifacts(point)))
                 table.trials.append(queue[-1])
             trial = queue[self.taken]
@@ -104,22 +116,22 @@ def _searcher(tuned: TunedExperiment, table: TrialTable, queue: list[Trial], sam
             }
 
         def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-            """Nothing to do: the callback below gets more."""
+            """Do nothing: the callback below gets more."""
 
         def __reduce__(self) -> Any:
             return _placeholder()
 
         def save(self, checkpoint_path: str) -> None:
-            """Nothing to do: the table keeps everything."""
+            """Do nothing: the table keeps everything."""
 
         def restore(self, checkpoint_path: str) -> None:
-            """Never called."""
+            """Do nothing: it is never called."""
 
     return Queue()
 
 
-def _callback(table: TrialTable, sampler: Sampler | None, on_change: Callable[[Trial], None]) -> Any:
-    """What Tune calls with news of trials; it writes them into the table."""
+def _callback(table: TrialTable, on_change: Callable[[Trial], None]) -> Any:
+    """Build the callback that writes what trials report into the table."""
     from ray import tune
 
     class Recorder(tune.Callback):
@@ -128,7 +140,7 @@ def _callback(table: TrialTable, sampler: Sampler | None, on_change: Callable[[T
 
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             if not trial.config["finished"]:
-                self._own(trial).state = "running"
+                self._row(trial).state = "running"
                 table.save()
 
         def on_trial_result(
@@ -136,44 +148,42 @@ def _callback(table: TrialTable, sampler: Sampler | None, on_change: Callable[[T
         ) -> None:
             if trial.config["finished"]:
                 return
-            own = self._own(trial)
-            own.seconds = round(result.get("seconds", own.seconds), 2)
-            own.steps = result.get("steps", own.steps)
+            row = self._row(trial)
+            row.seconds = round(result.get("seconds", row.seconds), 2)
+            row.steps = result.get("steps", row.steps)
             if "failed" in result:
-                self._end(own, "failed", result["failed"])
-            elif "value" in result and result["systems"] > len(own.measures):
-                own.measures.append(result["value"])
-                if len(own.measures) == len(table.systems):
-                    self._end(own, "done")
+                self._end(row, "failed", result["failed"])
+            elif "value" in result and result["systems"] > len(row.measures):
+                row.measures.append(result["value"])
+                if len(row.measures) == len(table.systems):
+                    self._end(row, "done")
                 else:
-                    on_change(own)
+                    on_change(row)
                     table.save()
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            own = self._own(trial)
-            if own.state == "running":
-                self._end(own, "stopped")
+            row = self._row(trial)
+            if row.state == "running":
+                self._end(row, "stopped")
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            own = self._own(trial)
-            if not own.finished:
+            row = self._row(trial)
+            if not row.finished:
                 lines = str(trial.get_error() or "").strip().splitlines()
-                self._end(own, "failed", lines[-1] if lines else "its process died")
+                self._end(row, "failed", lines[-1] if lines else "its process died")
 
-        def _own(self, trial: Any) -> Trial:
-            """The table's trial for one of Tune's."""
+        def _row(self, trial: Any) -> Trial:
+            """Find the table's trial for one of Tune's."""
             return table.trials[trial.config["number"]]
 
-        def _end(self, own: Trial, state: State, reason: str = "") -> None:
-            own.state, own.reason = state, reason
-            if sampler is not None:
-                sampler.tell(own)
-            on_change(own)
+        def _end(self, row: Trial, state: State, reason: str = "") -> None:
+            row.state, row.reason = state, reason
+            on_change(row)
             table.save()
 
     return Recorder()
 
 
 def _placeholder() -> Any:
-    """What Tune's own copies on disk have in the place of an object that holds the table: nobody reads them."""
+    """Stand for an object that holds the table in the copies that Tune saves. Nobody reads them."""
     return object, ()

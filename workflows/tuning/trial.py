@@ -1,4 +1,4 @@
-"""What trials run: first the steps that all have in common, then each trial its own."""
+"""Run trials: first the steps that all trials share, then the steps of each trial."""
 
 import sys
 import time
@@ -24,12 +24,12 @@ from sparring.workflows.store.dag import Step, StepFailed, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning.config import TunedExperiment, Tuning
-from sparring.workflows.tuning.halving import time_of
+from sparring.workflows.tuning.session import time_of
 from sparring.workflows.tuning.trials import Trial
 
 
 def run_shared_steps(tuned: TunedExperiment, store: Store, machine: Machine, tracker: Tracker) -> None:
-    """Run the steps that no key of the space changes, before the trials begin, on all processors."""
+    """Run the steps that no key of the space changes on all processors, before the trials start."""
     space = tuned.tuning.space
     corners = [{name: values.ends[end] for name, values in space.items()} for end in (0, -1)]
     try:
@@ -42,34 +42,34 @@ def run_shared_steps(tuned: TunedExperiment, store: Store, machine: Machine, tra
     if waiting:
         count = f"{len(waiting)} step{'s' if len(waiting) > 1 else ''}"
         print(f"first what all trials have in common: {count}", file=sys.stderr, flush=True)
-        own = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
-        run_steps(waiting, store, machine, tracker, later=own)
+        later = [node for node in asked_by_all(*graphs) if node.fingerprint not in shared]
+        run_steps(waiting, store, machine, tracker, later=later)
     shut_down()  # this driver's training workers, whose processors the trials need
 
 
-def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
-    """Run one trial in a process of Ray Tune's: system after system, each with the steps it needs; report each measure.
+def run_trial(trial: dict[str, Any], *, task: dict[str, Any]) -> None:
+    """Run a trial in a process of Ray Tune: the steps of each system in turn; report each measure.
 
-    `about` is the trial, `task` what all trials have in common.
+    `trial` describes the trial, and `task` what all trials share.
     """
     from ray.tune import report
 
     tuning = parse(Tuning, task["tree"]["tune"], where=task["path"])
     tuned = TunedExperiment(Path(task["path"]), task["tree"], Path(task["run"]), tuning)
     store = object_store.open_store(Path(task["store"]))
-    spent = {"seconds": about["seconds"], "steps": about["steps"]}
+    spent = {"seconds": trial["seconds"], "steps": trial["steps"]}
 
     def reach(number: int, value: float) -> None:
-        there = time_of(number, tuning.reduction_factor)
-        report({"systems": number, "time": there, "value": value, **spent})
+        reached = time_of(number, tuning.reduction_factor)
+        report({"systems": number, "time": reached, "value": value, **spent})
 
-    for number, value in enumerate(about["measures"], 1):  # of an earlier run of the command
+    for number, value in enumerate(trial["measures"], 1):  # from an earlier run of the command
         reach(number, value)
-    if about["finished"]:
+    if trial["finished"]:
         return
-    measured = len(about["measures"])
+    measured = len(trial["measures"])
     try:
-        systems = tuned.measure_steps(tuned.experiment(about["point"]))
+        systems = tuned.measure_steps(tuned.experiment(trial["point"]))
         for number, steps in enumerate(systems[measured:], measured + 1):
             for node in pending(steps, store):
                 began = time.monotonic()
@@ -82,21 +82,23 @@ def run_trial(about: dict[str, Any], *, task: dict[str, Any]) -> None:
 
 
 def _measure(tuned: TunedExperiment, steps: list[Step], store: Store) -> float:
-    """The measure of a system: the mean over its seeds."""
+    """Average the measure of a system over its seeds."""
     records = [store.record(node) for node in steps]
     return fmean(record["summary"]["measures"][tuned.tuning.measure] for record in records if record is not None)
 
 
 def measures(tuned: TunedExperiment, trial: Trial, store: Store) -> list[float]:
-    """The measures of the systems that a trial has reached, in their order, as far as the store has them."""
+    """Read the measures of the systems that a trial has reached, in order, up to the first that the store lacks."""
     reached = tuned.measure_steps(tuned.experiment(trial.point))[: len(trial.measures)]
-    there = takewhile(lambda steps: all(store.is_done(node) for node in steps), reached)
-    return [_measure(tuned, steps, store) for steps in there]
+    stored = takewhile(lambda steps: all(store.is_done(node) for node in steps), reached)
+    return [_measure(tuned, steps, store) for steps in stored]
 
 
 def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
-    """The standard error, over the queries, of a trial's measure of the last system; None where values of each query
-    are not kept."""
+    """Compute the standard error over the queries of a trial's last measure.
+
+    None if the store does not keep the values of each query.
+    """
     steps = tuned.measure_steps(tuned.experiment(trial.point))[-1]
     store.fetch(steps, PER_QUERY_FILE)
     files = [store.path(node) / PER_QUERY_FILE for node in steps]
@@ -108,4 +110,4 @@ def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
 
 
 def _flat(steps: list[list[Step]]) -> list[Step]:
-    return [step for own in steps for step in own]
+    return [step for seeds in steps for step in seeds]

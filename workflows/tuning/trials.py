@@ -1,4 +1,4 @@
-"""The trials of a tuning and their table, which is kept in `trials.json` in the run's folder."""
+"""The trials of a tuning and their table, `trials.json` in the run's folder."""
 
 import json
 import math
@@ -18,34 +18,34 @@ STATES: list[State] = ["done", "stopped", "failed", "running", "waiting"]
 
 @dataclass
 class Trial:
-    """The experiment with other numbers."""
+    """The experiment with changed values."""
 
     number: int
     point: Point
-    """The values that it sets, by name; empty for the baseline, which is the config as it is."""
+    """Values that it sets, by name; empty for the baseline, which is the unchanged config."""
     values: dict[str, Any]
-    """Its values, by name, for a reader; of the baseline those in the config, where it has them."""
+    """Values to show, by name. For the baseline, the values in the config."""
     state: State = "waiting"
     measures: list[float] = field(default_factory=list)
-    """The measures of the systems that it has reached, in their order."""
+    """Measures of the systems that it has reached, in order."""
     seconds: float = 0.0
-    """The time of its own steps, without those that other trials had done."""
+    """Duration of the steps that it ran itself."""
     steps: int = 0
-    """How many steps it ran itself."""
+    """Number of steps that it ran itself."""
     reason: str = ""
-    """Why it failed."""
+    """Reason of a failure."""
     artifacts: list[str] = field(default_factory=list)
-    """The names of all that its measures stand on, which `clean` of another run keeps."""
+    """Names of the artifacts behind its measures. `clean` of another run keeps them."""
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do; a failed trial runs again when the command is repeated."""
+        """Whether the trial needs no more work. A failed trial runs again when the command is repeated."""
         return self.state in ("stopped", "done")
 
 
 @dataclass
 class TrialTable:
-    """All trials of a tuning, and what they have in common."""
+    """All trials of a tuning, and what they share."""
 
     folder: Path
     measure: str
@@ -53,18 +53,18 @@ class TrialTable:
     split: str
     goal: Literal["max", "min"]
     names: list[str]
-    """The names in the search space."""
+    """Names in the search space."""
     identity: str
-    """A digest of the tuning, but for the number of trials. Trials with another identity belong to another tuning."""
+    """Digest of the tuning without the number of trials. Trials with another identity belong to another tuning."""
     trials: list[Trial] = field(default_factory=list)
     error: float | None = None
-    """The standard error of the best trial's last measure over the queries, once it is known."""
+    """Standard error of the best trial's last measure over the queries; None until it is computed."""
     earlier: list[str] = field(default_factory=list)
-    """The names of artifacts that trials of this folder stood on which the table has no more, for `clean --whole`."""
+    """Names of the artifacts of former trials of this folder, for `clean --whole`."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the table in a run's folder; None where there is none."""
+        """Read the table in a run's folder; None if there is none."""
         try:
             fields = json.loads((folder / TRIALS).read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -82,7 +82,7 @@ class TrialTable:
             ) from None
 
     def resume(self) -> None:
-        """Take over the trials of an earlier run of the same tuning; those that are not finished wait again."""
+        """Take the trials of an earlier run of the same tuning; unfinished trials wait again."""
         earlier = TrialTable.read(self.folder)
         if earlier is None:
             return
@@ -95,11 +95,11 @@ class TrialTable:
                 trial.state, trial.reason = "waiting", ""
 
     def cut(self, count: int) -> None:
-        """Leave out all trials but the first `count`."""
+        """Keep only the first `count` trials."""
         self.earlier, self.trials = replace(self, trials=self.trials[count:]).artifacts, self.trials[:count]
 
     def forget_artifacts(self) -> None:
-        """Say that no trial stands on anything in the store any more."""
+        """Forget all artifacts, as they are no longer in the store."""
         self.earlier = []
         for trial in self.trials:
             trial.artifacts = []
@@ -111,12 +111,12 @@ class TrialTable:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What `trials.json` says."""
+        """Content of `trials.json`."""
         return {key: value for key, value in asdict(self).items() if key != "folder"}
 
     @property
     def artifacts(self) -> list[str]:
-        """The names of all that trials of this folder stand on or stood on."""
+        """Names of the artifacts of present and former trials of this folder."""
         return list(dict.fromkeys([*self.earlier, *(name for trial in self.trials for name in trial.artifacts)]))
 
     @property
@@ -126,13 +126,13 @@ class TrialTable:
 
     @property
     def best(self) -> Trial | None:
-        """The best of the trials that reached the last system; the first of equals."""
+        """Best trial that reached the last system; the first of equally good trials."""
         done = [trial for trial in self.trials if trial.state == "done"]
         return min(done, key=lambda trial: self._cost(trial.measures[-1]), default=None)
 
     @property
     def best_first(self) -> list[Trial]:
-        """The trials in order: those that reached more systems first, and among equals the better ones first."""
+        """Trials that reached more systems first, and then the better ones first."""
 
         def order(trial: Trial) -> tuple[int, float]:
             return -len(trial.measures), self._cost(trial.measures[-1]) if trial.measures else math.inf
@@ -140,12 +140,12 @@ class TrialTable:
         return sorted(self.trials, key=order)
 
     def _cost(self, value: float) -> float:
-        """A number that is lower for a better measure."""
+        """Map a measure to a number that is lower for a better measure."""
         return -value if self.goal == "max" else value
 
     @property
     def best_config(self) -> Path:
-        """The place of the best trial's config; the name gives its run a folder of its own."""
+        """Path of the best trial's config. The run of that config gets a folder of this name."""
         return self.folder / f"{self.folder.name}-best.yaml"
 
     @property

@@ -1,8 +1,8 @@
-"""Tuning: Ray Tune over a recipe. A trial is the experiment with other numbers, as far as some systems' measures.
+"""Tune a recipe with Ray Tune. A trial is the experiment with changed values, up to the measures of some systems.
 
 A trial itself needs no CPU: its process runs steps as a driver does, and the steps ask Ray for processors. A step that
-several trials have in common runs once, as the store has one place for it, with a lock. Everything that a tuning knows
-is in the store and in `trials.json`. So repeat the command to resume; `run` can finish a trial that was stopped.
+trials share runs once, because the store has one place for it, with a lock. The store and `trials.json` hold all state
+of a tuning. So repeat the command to resume; `run` can finish a trial that was stopped.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import report
 from sparring.workflows.tuning.capacity import concurrent_trials, machine_capacity
 from sparring.workflows.tuning.config import TunedExperiment, read_tuning
-from sparring.workflows.tuning.first_trials import known_trials
+from sparring.workflows.tuning.first_trials import fixed_trials
 from sparring.workflows.tuning.monitor import Monitor
-from sparring.workflows.tuning.sampler import Sampler
+from sparring.workflows.tuning.sampler import draw
 from sparring.workflows.tuning.session import run_trials
 from sparring.workflows.tuning.trial import error, measures, run_shared_steps, run_trial
 from sparring.workflows.tuning.trials import Trial, TrialTable
@@ -35,21 +35,20 @@ SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends this command as it ends every other one
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial that failed reports no metric
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # what Tune saves for itself is never read again
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # nobody reads what Tune saves
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
-"""Environment variables for Ray Tune; those that this process's environment already has stay as they are."""
+"""Environment variables for Ray Tune. Variables that the environment already has stay as they are."""
 
 
 def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str]) -> Path:
-    """Run the trials that are not finished, and show the outcome; the best trial's config, which the command `then`
-    runs."""
+    """Run the unfinished trials and show the outcome; return the best trial's config, which `then` runs."""
     tuned = read_tuning(arguments)
     table = _empty_table(tuned)
     table.resume()
     _take_measures(tuned, table, store)
-    draws = _add_known_trials(tuned, table)
+    draws = _add_fixed_trials(tuned, table)
     if draws or any(not trial.finished for trial in table.trials):
         _run(tuned, table, store, read_cluster(arguments.cluster), draws)
     table.save()
@@ -57,7 +56,7 @@ def tune(arguments: argparse.Namespace, store: Store, then: Callable[[Path], str
 
 
 def _empty_table(tuned: TunedExperiment) -> TrialTable:
-    """A table without trials."""
+    """Create a table without trials."""
     tuning = tuned.tuning
     return TrialTable(
         folder=tuned.run,
@@ -71,24 +70,26 @@ def _empty_table(tuned: TunedExperiment) -> TrialTable:
 
 
 def _take_measures(tuned: TunedExperiment, table: TrialTable, store: Store) -> None:
-    """Take the measures of an earlier run's trials from the store; a trial that lacks one there waits again. Data may
-    have changed since `clean` removed it, and trials are compared on the same data. What they stand on, which `clean`
-    has made the table forget, is theirs again."""
+    """Read the measures of an earlier run's trials from the store; a trial whose measure is not there waits again.
+
+    Data may have changed since `clean` removed a measure, and trials are compared on the same data. The trials also get
+    back the names of their artifacts, which `clean` makes the table forget.
+    """
     for trial in table.trials:
         trial.artifacts = tuned.artifacts(trial.point)
         if trial.measures:
-            there = measures(tuned, trial, store)
-            if len(there) < len(trial.measures):
+            stored = measures(tuned, trial, store)
+            if len(stored) < len(trial.measures):
                 trial.state = "waiting"
-            trial.measures = there
+            trial.measures = stored
 
 
-def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
-    """Add the trials that are known beforehand to the table; how many more Optuna is to draw while others run."""
-    tuning, known = tuned.tuning, known_trials(tuned)
+def _add_fixed_trials(tuned: TunedExperiment, table: TrialTable) -> int:
+    """Add the fixed trials to the table; return how many points Optuna must draw while trials run."""
+    tuning, fixed = tuned.tuning, fixed_trials(tuned)
     if tuning.search == "random":
-        table.cut(len(known))
-    for number, (point, values) in enumerate(known):
+        table.cut(len(fixed))
+    for number, (point, values) in enumerate(fixed):
         if number >= len(table.trials):
             table.trials.append(Trial(number, point, values, artifacts=tuned.artifacts(point)))
     drawn_before = len(table.trials) - tuning.baseline
@@ -96,7 +97,7 @@ def _add_known_trials(tuned: TunedExperiment, table: TrialTable) -> int:
 
 
 def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Cluster, draws: int) -> None:
-    """Run the trials of the table that are not finished, and `draws` more."""
+    """Run the unfinished trials of the table, and `draws` more."""
     tuning = tuned.tuning
     waiting = [trial for trial in table.trials if not trial.finished]
     count = len(waiting) + draws
@@ -106,7 +107,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
     machine = resolve_machine(cluster, store.root, trials=capacity)
     table.save()
     ray_session(cluster, trials=capacity)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the monitor tells of every trial that fails
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the monitor reports failed trials
     concurrent = concurrent_trials(machine, capacity, count)
     task = {
         "path": str(tuned.path),
@@ -119,9 +120,8 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
     with open_tracker(table.folder, cluster, table.identity) as tracker:
         if count > 1:
             run_shared_steps(tuned, store, machine, tracker)
-        own = ", the first of them with the config as it is" if not all(trial.point for trial in waiting) else ""
-        print(f"{count} trial{'s' if count > 1 else ''}{own}, {concurrent} at a time", file=sys.stderr, flush=True)
-        sampler = Sampler(optuna, table, tuning.space, goal=tuning.goal, seed=tuning.seed) if optuna else None
+        baseline = ", the first of them with the config as it is" if not all(trial.point for trial in waiting) else ""
+        print(f"{count} trial{'s' if count > 1 else ''}{baseline}, {concurrent} at a time", file=sys.stderr, flush=True)
         monitor = Monitor(tuned, table, store, tracker)
         with monitor.watching():
             run_trials(
@@ -130,7 +130,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
                 table,
                 tuned,
                 draws=draws,
-                sampler=sampler,
+                draw=lambda: draw(optuna, table, tuning.space, tuning.seed),
                 concurrent=concurrent,
                 retries=cluster.retries,
                 on_change=monitor.announce,
@@ -138,7 +138,7 @@ def _run(tuned: TunedExperiment, table: TrialTable, store: Store, cluster: Clust
 
 
 def _show(tuned: TunedExperiment, table: TrialTable, store: Store, then: Callable[[Path], str]) -> Path:
-    """Print the table, and write the page and the best trial's config; StepFailed where no trial is done."""
+    """Print the table, and write the page and the best trial's config; StepFailed if no trial is done."""
     best = table.best
     if best is None:
         print(report.format_table(table))

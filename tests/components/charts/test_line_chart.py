@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sparring.components.charts.line_chart import HEIGHT, WIDTH, Chart, Point, charts, svg
+from sparring.components.charts.line_chart import Chart, Point, charts, svg
+from sparring.components.charts.plot import WIDTH
 
 
 def row(system: str, number: int | None, value: float, seed: int = 1, measure: str = "RR@10") -> dict[str, Any]:
@@ -86,8 +87,9 @@ def test_points_stand_where_their_values_are() -> None:
 )
 def test_odd_charts_stay_inside_their_frame(chart: Chart) -> None:
     root = drawn(chart)
+    height = float(root.get("viewBox", "").split()[-1])
     heights = [float(text.get("y", "")) for text in root.iter("text")]
-    assert all(0 <= y <= HEIGHT for y in heights)
+    assert all(0 <= y <= height for y in heights)
     assert all(0 <= float(text.get("x", "")) <= WIDTH for text in root.iter("text"))
     names = sorted(float(text.get("y", "")) for text in root.iter("text") if "name" in text.get("class", ""))
     assert all(below - above >= 13.9 for above, below in itertools.pairwise(names))

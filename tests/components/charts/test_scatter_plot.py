@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from sparring.components.charts.scatter_plot import Dot, Scatter, svg
+from sparring.components.charts.scatter_plot import Dot, Scatter, space_map, svg
 
 
 def chart(ats: list[Any], *, log: bool = False) -> str:
@@ -68,3 +69,9 @@ def test_every_point_says_what_it_is_and_the_best_lies_on_top() -> None:
     assert 'aria-label="RR@10 against a.rate: 1: 0.000; 2: 0.100; 3: 0.200"' in drawn
     dot = Dot("<b>", 0.1, "part", "<i>")
     assert "<b>" not in svg(Scatter("m", "k", [dot]))
+
+
+def test_a_map_has_every_point() -> None:
+    root = ElementTree.fromstring(space_map("<a>", [[0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0]]))
+    assert [dot.get("class") for dot in root] == ["spot c1", "spot c0", "spot c0"]
+    assert root[0].get("cx") == "252.0"

@@ -48,7 +48,7 @@ def test_a_retrievers_card_says_where_it_comes_from() -> None:
         "Means, with their 95 % intervals over the queries.",
         "\nOn my: docs, 300 queries of the split test:\n",
         "The start model is `package:mini`; its licence is apache-2.0.\n",
-        "The start model is `some/model`; its licence is not known here. What it was trained on is not known here",
+        "The start model is `some/model`; its licence is not known here. Its training data is not known here",
         "| MS MARCO | the start model package:mini |\n",
         "| my: docs | this model |",
     ):
@@ -62,8 +62,8 @@ def test_hubs_read_its_metadata() -> None:
     assert read.tags == ["sentence-transformers", "feature-extraction", "dense-retrieval", "sparring"]
     assert read.eval_results is not None
     assert [
-        (one.dataset_name, one.dataset_type, one.dataset_split, one.metric_type, one.metric_value)
-        for one in read.eval_results
+        (result.dataset_name, result.dataset_type, result.dataset_split, result.metric_type, result.metric_value)
+        for result in read.eval_results
     ] == [("my: docs", "my-docs", "test", "RR@10", 0.6123), ("my: docs", "my-docs", "test", "R@100", 0.9)]
     ranker = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(measured=[]), code=False)
     assert ModelCard(ranker).data.pipeline_tag == "text-ranking"
@@ -89,20 +89,20 @@ def test_an_encoder_of_sentences_has_the_measures_of_all_its_sets() -> None:
         "An encoder of sentences, of texts,",
         "| texts | this model |\n",
         "On STS, 99 queries of the split test:\n\n| system | Spearman |\n|---|---|\n| retriever | 0.8000 (",
-        "\nOn average over the sets:\n",
+        "\nAverages over the sets:\n",
     ):
         assert part in text, part
     assert "| STS | this model |" not in text
     assert [
-        (one.dataset_name, one.task_type, one.metric_type, one.metric_value)
-        for one in ModelCard(text).data.eval_results or []
+        (result.dataset_name, result.task_type, result.metric_type, result.metric_value)
+        for result in ModelCard(text).data.eval_results or []
     ] == [("STS", "semantic-similarity", "Spearman", 0.8), ("MR", "text-classification", "accuracy", 0.9)]
 
 
 def test_measures_of_a_sum_are_not_said_of_the_ranker_alone() -> None:
     """Whoever loads the ranker by itself would expect them."""
     text = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(summed=True), code=False)
-    assert "**Its measures are not of this model alone**" in text
+    assert "**The measures are not of this model alone.**" in text
     assert ModelCard(text).data.eval_results is None
     alone = model_card.ranker_card(ResolvedCrossEncoderConfig(model="m"), origin(), code=False)
     assert "not of this model alone" not in alone
@@ -126,10 +126,10 @@ def test_what_was_not_done_is_said() -> None:
     [
         (
             {"towers": "separate", "pooling": "mean"},
-            ["FOLDER/query", "(documents: `FOLDER/document`)", "towers"],
+            ["FOLDER/query", "(for documents use `FOLDER/document`)", "towers"],
         ),
         ({"similarity": "cosine"}, ["vectors / vectors.norm", "hidden[:, 0]", "by cosine"]),
-        ({"projection": 8, "similarity": "cosine"}, ["The projection that follows is in sentence-transformers'"]),
+        ({"projection": 8, "similarity": "cosine"}, ["A projection follows, which only the sentence-transformers"]),
         ({"query_prompt": "query: "}, ["Prompts: `query: ` before every query", 'tokenizer(["query: a question"]']),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_retrievers_code_is_of_what_its_folder_holds() -> None:
     assert "vectors[:, :4]" not in model_card.retriever_card(cut, origin())
     assert "vectors[:, :4]" in model_card.retriever_card(cut.model_copy(update={"projection": None}), origin())
     text = model_card.retriever_card(config, origin(), base="their/base")
-    assert "adapters (LoRA) alone: `peft` must be installed, and their base be there, `their/base`" in text
+    assert "adapters (LoRA). They need the package `peft` and the base model `their/base`" in text
     assert 'SentenceTransformer("FOLDER")' in text
     towers = ResolvedDualEncoderConfig(model="m", towers="separate")
     assert "SentenceTransformer(" not in model_card.retriever_card(towers, origin(), base="their/base")

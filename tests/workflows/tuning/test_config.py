@@ -22,7 +22,7 @@ from sparring.workflows.store.dag import graph
 from sparring.workflows.store.store import Store
 from sparring.workflows.tuning import tune
 from sparring.workflows.tuning.config import read_tuning
-from sparring.workflows.tuning.first_trials import own_values
+from sparring.workflows.tuning.first_trials import config_values
 from sparring.workflows.tuning.monitor import Monitor
 from sparring.workflows.tuning.search_space import points
 from sparring.workflows.tuning.trials import Trial
@@ -253,9 +253,9 @@ def test_a_name_has_the_configs_value_where_all_its_keys_have(beir: Path, encode
     }
     place = tiny.place(tmp_path, tree(beir, encoder, space=space))
     tuned = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=2e-3"]))
-    assert own_values(tuned).keys() == {"size"}
+    assert config_values(tuned).keys() == {"size"}
     alike = read_tuning(parser().parse_args([*place.words("tune"), "--set", f"{WARM}=1e-3", "--set", f"{GAME}=1e-3"]))
-    assert own_values(alike)["rate"] == 1e-3
+    assert config_values(alike)["rate"] == 1e-3
 
 
 def test_a_drawn_point_that_is_not_accepted_is_announced_like_others(

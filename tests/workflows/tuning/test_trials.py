@@ -118,37 +118,46 @@ def test_optuna_learns_from_the_finished_trials(table: TrialTable) -> None:
     """Its points are of the space, and close in on the best values."""
     import optuna
 
-    from sparring.workflows.tuning.sampler import Sampler
+    from sparring.workflows.tuning.sampler import draw
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"a.rate": Range(loguniform=(0.01, 1.0)), "b.rate": Range(choice=["x", "y"])}
-    sampler = Sampler(optuna, table, space, goal="max", seed=0)
-    assert [one.state.name for one in sampler._study.trials] == ["COMPLETE", "PRUNED"]  # trial 0 has no b.rate
     for number in range(5, 40):
-        point = sampler.ask()
+        point = draw(optuna, table, space, seed=0)
         assert all(space[name].has(value) for name, value in point.items())
         value = -abs(point["a.rate"] - 0.05) + (point["b.rate"] == "x")
-        sampler.tell(Trial(number, point, point, "done", [0.0, value]))
-    assert sampler._study.best_value > 0.97
-    sampler.tell(Trial(40, sampler.ask(), {}, "failed"))
+        table.trials.append(Trial(number, point, point, "done", [0.0, value]))
+    assert table.best is not None
+    assert table.best.measures[-1] > 0.97
+
+
+def test_a_resumed_tuning_draws_what_it_would_have_drawn(table: TrialTable) -> None:
+    import optuna
+
+    from sparring.workflows.tuning.sampler import draw
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space = {"a.rate": Range(loguniform=(0.01, 1.0)), "b.rate": Range(choice=["x", "y"])}
+    table.trials += [Trial(5 + i, {}, {"a.rate": 0.01 * i, "b.rate": "x"}, "done", [0.0, 0.1 * i]) for i in range(12)]
+    table.save()
+    resumed = TrialTable.read(table.folder)
+    assert resumed is not None
+    assert draw(optuna, resumed, space, seed=0) == draw(optuna, table, space, seed=0)
+    assert draw(optuna, table, space, seed=1) != draw(optuna, table, space, seed=0)
 
 
 def test_optuna_draws_no_point_again(table: TrialTable) -> None:
-    """Neither one that is done nor one that runs, as long as the space has others; of those it is told."""
+    """As long as the space has another point, finished and running trials are not repeated."""
     import optuna
 
-    from sparring.workflows.tuning.sampler import Sampler
+    from sparring.workflows.tuning.sampler import draw
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {"a.rate": Range(choice=[0.1, 0.2, 0.3]), "b.rate": Range(choice=["x", "y"])}
-    sampler = Sampler(optuna, table, space, goal="max", seed=0)
-    drawn = []
+    points = [{"a.rate": 0.2, "b.rate": "x"}]  # the point of trial 1
     for number in range(5, 10):
-        point = sampler.ask()
-        drawn.append(point)
+        point = draw(optuna, table, space, seed=0)
+        assert point not in points
+        points.append(point)
         table.trials.append(Trial(number, point, point, "running" if number % 2 else "done", [0.1, 0.1]))
-        if number % 2 == 0:
-            sampler.tell(table.trials[-1])
-    taken = [{"a.rate": 0.2, "b.rate": "x"}, *drawn]  # trial 1 has the first
-    assert all(point not in taken[:number] for number, point in enumerate(taken))
-    assert sampler.ask() in taken  # there is no other
+    assert draw(optuna, table, space, seed=0) in points  # the space has no other

@@ -199,7 +199,7 @@ def test_a_runs_folder_removes_what_its_trials_made_too(halved: Place, tmp_path:
     table.resume()
     assert table.trials == []
     assert set(table.earlier) >= set(records(place))
-    tune._add_known_trials(tuned, table)
+    tune._add_fixed_trials(tuned, table)
     table.save()
     RunFolder(loading.read(place.config, [], place.runs), Store(place.store)).write_plan()
     folder = ["--store", str(place.store), "--runs", str(place.runs)]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from sparring.components.charts.share_bars import svg
+from sparring.components.charts.row_charts import shares
 from sparring.components.data.groups import judged_queries
 from sparring.components.data.tables import QRELS, RANKING, of_queries, read
 from sparring.components.evaluation.rank_changes import first_relevant, relevant_of
@@ -61,7 +61,7 @@ def refreshes(steps: Finished, store: Store) -> Json | None:
         "queries": max(row["queries"] for row in rows),
         "listed": listed,
         "screened": any(row["removed"] for row in rows),
-        "picture": drawing(svg("rank of the first positive", names, bars)),
+        "picture": drawing(shares("rank of the first positive", names, bars)),
     }
 
 

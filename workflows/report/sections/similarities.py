@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from sparring.components.charts.embedding_plots import distributions
+from sparring.components.charts.row_charts import distributions
 from sparring.components.evaluation.embedding_space import COSINES
 from sparring.components.files import read_json
 from sparring.workflows.report.finished import Json

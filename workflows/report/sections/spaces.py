@@ -2,14 +2,21 @@
 
 from collections.abc import Sequence
 
-from sparring.components.charts.embedding_plots import DISTRIBUTIONS, distributions, scatter
-from sparring.components.evaluation.embedding_space import mean_over_seeds
+from sparring.components.charts.row_charts import distributions
+from sparring.components.charts.scatter_plot import space_map
+from sparring.components.evaluation.embedding_space import COSINES, RATIOS, mean_over_seeds
 from sparring.components.files import read_json
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.page import drawing
 from sparring.workflows.steps.analyse import ANALYSIS
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row
+
+DISTRIBUTIONS = (
+    ("nearest", "cosine of a query and the document ranked first", COSINES),
+    ("ratio", "query to query, as a share of query to document", RATIOS),
+)
+"""The histograms of an analysis: key, title and range (Moiseev et al., 2023, Figures 5 and 6)."""
 
 
 def spaces(systems: Sequence[Row], store: Store) -> list[Json]:
@@ -31,7 +38,7 @@ def _space(collection: str, split: str, systems: dict[str, list[Json]]) -> Json:
         (title, distributions(title, {name: one[key]["histogram"] for name, one in last.items()}, span))
         for key, title, span in DISTRIBUTIONS
     ]
-    maps = [(name, scatter(name, **one["map"])) for name, one in last.items() if one["map"]]
+    maps = [(name, space_map(name, **one["map"])) for name, one in last.items() if one["map"]]
     return {
         "collection": collection,
         "split": split,

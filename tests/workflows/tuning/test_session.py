@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ray.tune.schedulers import ASHAScheduler
 
-from sparring.workflows.tuning.halving import halving, time_of
+from sparring.workflows.tuning.session import halving, time_of
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4])

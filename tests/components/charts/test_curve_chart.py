@@ -1,11 +1,10 @@
-"""Charts of trainings, shares and differences: well-formed, with what a screen reader says, and texts escaped."""
+"""Charts of trainings: well-formed, with a label for screen readers, and texts escaped."""
 
 import re
 from xml.etree import ElementTree
 
-from sparring.components.charts import curve_chart, difference_chart, share_bars
+from sparring.components.charts import curve_chart
 from sparring.components.charts.curve_chart import CurveChart
-from sparring.components.charts.difference_chart import Difference
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,17 +18,17 @@ def test_each_seed_has_a_thin_line_and_their_mean_a_thick_one() -> None:
     drawn = parsed(curve_chart.svg(CurveChart("loss", {"a <b>": seeds}, marks=[2])))
     kinds = [path.get("class", "").split()[0] for path in drawn.iter(f"{SVG}path")]
     assert kinds.count("seed") == 2
-    assert kinds.count("line") == 2  # the mean, and the one beside the name
+    assert kinds.count("line") == 2  # the mean, and the sample in the legend
     assert kinds.count("level") == 1
     assert drawn.get("aria-label") == "loss: a <b> ends at 2"
-    one = parsed(curve_chart.svg(CurveChart("loss", {"a": seeds[:1]})))
-    assert not [path for path in one.iter(f"{SVG}path") if path.get("class", "").startswith("seed")]
+    single = parsed(curve_chart.svg(CurveChart("loss", {"a": seeds[:1]})))
+    assert not [path for path in single.iter(f"{SVG}path") if path.get("class", "").startswith("seed")]
 
 
 def test_seeds_that_share_no_update_have_no_mean() -> None:
     drawn = parsed(curve_chart.svg(CurveChart("loss", {"a": [[(1.0, 2.0), (2.0, 1.0)], [(3.0, 4.0)]]})))
     kinds = [path.get("class", "").split()[0] for path in drawn.iter(f"{SVG}path")]
-    assert (kinds.count("seed"), kinds.count("line")) == (1, 1)  # the one beside the name
+    assert (kinds.count("seed"), kinds.count("line")) == (1, 1)  # the sample in the legend
     assert drawn.find(f"{SVG}circle") is not None
 
 
@@ -51,18 +50,3 @@ def test_a_long_log_is_drawn_with_few_points() -> None:
 def test_a_single_point_and_a_constant_are_drawn_too() -> None:
     assert parsed(curve_chart.svg(CurveChart("loss", {"a": [[(3.0, 0.0)]]}))).find(f"{SVG}circle") is not None
     assert parsed(curve_chart.svg(CurveChart("dev", {"a": [[(0.0, 1.0), (5.0, 1.0)]]}))) is not None
-
-
-def test_bars_fill_the_whole_width() -> None:
-    drawn = parsed(share_bars.svg("ranks", ["rank 1", "not found"], {"a & b": [0.25, 0.75]}))
-    bars = [rect for rect in drawn.iter(f"{SVG}rect") if rect.get("y") != "2"]
-    assert [float(rect.get("width", 0)) for rect in bars] == [share_bars.WIDTH / 4, share_bars.WIDTH * 3 / 4]
-    assert drawn.get("aria-label") == "ranks: a & b: rank 1 25%, not found 75%"
-
-
-def test_differences_are_coloured_where_they_are_clear() -> None:
-    clear = [Difference("up", 0.1, 0.05, clear=True), Difference("down", -0.1, 0.05, clear=True)]
-    found = [*clear, Difference("flat", 0.0, None, clear=False)]
-    drawn = parsed(difference_chart.svg("difference of RR", found))
-    assert [dot.get("class") for dot in drawn.iter(f"{SVG}circle")] == ["dot c0", "dot c1", "dot part"]
-    assert len([path for path in drawn.iter(f"{SVG}path") if "whisker" in path.get("class", "")]) == 2
