@@ -100,10 +100,6 @@ def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
     assert typing.get_type_hints(module.build) == {"config": module.Config, "return": Outcome}
 
 
-def test_every_recipe_has_a_config_file() -> None:
-    assert {read_based(path)["recipe"] for path in CONFIGS} == set(loading.names())
-
-
 def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
     """Config classes inside an annotation, and inside those."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

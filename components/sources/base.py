@@ -24,8 +24,7 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_KINDS = r"base\.Source|labelled\.LabelledSource|training_groups\.GroupSource|parquet\.Source"
-_FORMAT = re.compile(rf"^class Source\(({_KINDS})\)", re.M)
+_FORMAT = re.compile(r"^class Source\(", re.M)
 
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
@@ -167,9 +166,9 @@ class Source(Config):
 
 @cache
 def formats() -> tuple[str, ...]:
-    """The names of all formats."""
-    folder = Path(__file__).parent
-    return tuple(sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text())))
+    """The names of all formats: the modules beside this one with a `class Source`, whichever reader it extends."""
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(file.stem for file in files if file.stem != "base" and _FORMAT.search(file.read_text())))
 
 
 def declared(tree: Any) -> Any:

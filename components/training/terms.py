@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from sparring.components import modules
 from sparring.components.config import UserError, listing
-from sparring.components.functions import FunctionRef, decorated, names
+from sparring.components.functions import FunctionRef, built_in, decorated, names
 from sparring.components.needs import Needs, needs
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class LossTerm(FunctionRef):
     """A loss, its weight, and the scores that it looks over."""
 
     takes: ClassVar[tuple[str, ...] | None] = ("scores",)
+    built_in: ClassVar[str | None] = "components.losses"
 
     weight: float = 1.0
     """Factor of the loss."""
@@ -158,15 +159,7 @@ def _names(name: str) -> Iterator[str]:
 
 def losses_for(kind: str) -> list[str]:
     """Our losses that read scores of a kind, by their dotted paths, the usual one first."""
-    folder = Path(__file__).parents[1] / "losses"
-    paths = [
-        f"components.losses.{file.stem}.{node.name}"
-        for file in sorted(folder.glob("*.py"))
-        for node in modules.syntax(file).body
-        if isinstance(node, ast.FunctionDef)
-        and [one.arg for one in node.args.args] == ["scores"]
-        and not node.name.startswith("_")
-    ]
+    paths = built_in("components.losses", LossTerm.takes)
     fit = [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
     return sorted(fit, key=lambda path: path != "components.losses.listwise.cross_entropy")
 

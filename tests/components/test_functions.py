@@ -18,6 +18,19 @@ class Losses(Config):
     losses: list[LossTerm]
 
 
+@pytest.mark.parametrize(
+    ("short", "path"),
+    [
+        ("cross_entropy", CROSS_ENTROPY),
+        ("listwise.cross_entropy", CROSS_ENTROPY),
+        ("sparring.components.losses.listwise.cross_entropy", CROSS_ENTROPY),
+        ("simlm.released", "components.losses.simlm.released"),
+    ],
+)
+def test_a_short_name_stands_for_the_dotted_path(short: str, path: str) -> None:
+    assert LossTerm(function=short).function == path
+
+
 def test_a_function_is_found_and_its_options_are_bound() -> None:
     from sparring.components.losses.listwise import cross_entropy
 
@@ -37,7 +50,9 @@ def test_a_function_is_found_and_its_options_are_bound() -> None:
             "has no function 'cross_entropi'; accepted: cross_entropy, distillation",
         ),
         ({"function": "components.losses.listwize.cross_entropy"}, "no module 'components.losses.listwize'"),
-        ({"function": "cross_entropy"}, "'cross_entropy' names no module; accepted: MODULE.FUNCTION"),
+        ({"function": "cross_entropi"}, "; did you mean cross_entropy?"),
+        ({"function": "released"}, "accepted: adversarial.released or simlm.released"),
+        ({"function": "simlm.relaesed"}, "no module 'simlm' for the function 'simlm.relaesed'"),
         ({"function": "components.losses"}, "components has no function 'losses'"),
         ({"function": "nowhere.at.all"}, "no module 'nowhere.at'"),
         ({"function": "math.sqrt"}, "no module 'math'"),
