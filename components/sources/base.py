@@ -1,6 +1,6 @@
 """A source: a recipe's declaration, in YAML, of a collection and how to read it.
 
-A format is a file in this folder with a `class Source(base.Source)`; `format: beir` finds `beir.py`. So a new format is
+A format is a file in this folder with a `class Source`; `format: beir` finds `beir.py`. So a new format is
 one new file. Importing a format and validating a declaration read none of the collection's files: a plan needs none.
 """
 
