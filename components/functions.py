@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sparring.components import modules
-from sparring.components.config import Config, UserError, did_you_mean, listing
+from sparring.components.config import Config, Invalid, UserError, did_you_mean, listing
 
 
 class FunctionRef(Config):
@@ -43,7 +43,9 @@ class FunctionRef(Config):
             except ValueError:  # which is the mistake then
                 return value
             if key in options:
-                raise ValueError(f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`")
+                raise Invalid(
+                    f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`", "misplaced-option"
+                )
         return value
 
     @field_validator("function")
@@ -66,13 +68,17 @@ class FunctionRef(Config):
         functions = built_in(cls.built_in, cls.takes)
         paths = [path for path in functions if path.endswith(f".{name}")]
         if len(paths) > 1:
-            raise ValueError(f"{name!r} names {len(paths)} functions; accepted: {' or '.join(map(_qualified, paths))}")
+            raise Invalid(
+                f"{name!r} names {len(paths)} functions; accepted: {' or '.join(map(_qualified, paths))}",
+                "ambiguous-function",
+            )
         if paths or "." in name:
             return paths[0] if paths else modules.canonical(name)
         accepted = sorted({path.rpartition(".")[2] for path in functions})
-        raise ValueError(
+        raise Invalid(
             f"no built-in function {name!r}; accepted: {listing(accepted)}, or MODULE.FUNCTION for your own"
-            f"{did_you_mean(name, accepted)}"
+            f"{did_you_mean(name, accepted)}",
+            "unknown-function",
         )
 
     @field_validator("options")
@@ -84,13 +90,15 @@ class FunctionRef(Config):
         defaults = keyword_options(function)
         for name, value in options.items():
             if name not in defaults:
-                raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
+                raise Invalid(f"{function} has no option {name!r}; accepted: {listing(defaults)}", "unknown-option")
             if not _like(value, defaults[name]):
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+                raise Invalid(
+                    f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}", "wrong-type"
+                )
             if isinstance(value, float) and not math.isfinite(value) and _is_finite(defaults[name]):
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: a finite number")
+                raise Invalid(f"{function}: {name} is {value!r}; accepted: a finite number", "not-finite")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: above 0")
+                raise Invalid(f"{function}: {name} is {value!r}; accepted: above 0", "too-small")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
         given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
         return plain | given
@@ -187,9 +195,9 @@ def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
     if len(positional) != len(takes):
-        raise ValueError(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}")
+        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}", "wrong-signature")
     if bare := [argument.arg for argument, default in pairs if default is None and argument.arg not in may_take]:
-        raise ValueError(f"{path}: {listing(bare)}: no default; {accepted}")
+        raise Invalid(f"{path}: {listing(bare)}: no default; {accepted}", "wrong-signature")
 
 
 def _function(path: str) -> ast.FunctionDef:
@@ -201,17 +209,17 @@ def _functions(path: str) -> dict[str, ast.FunctionDef]:
     """The sources of the function at a dotted path and of all others of its module, by their names."""
     module, _, name = path.rpartition(".")
     if not module:
-        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION")
+        raise Invalid(f"{path!r} names no module; accepted: MODULE.FUNCTION", "unknown-module")
     file = modules.file_of(module)
     if file is None:
-        raise ValueError(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}")
+        raise Invalid(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
     if not modules.is_ours(module) and (lacking := modules.absent(file)):
         line, package = lacking[0]
-        raise ValueError(f"{file}:{line}: imports {package}, which is not installed here")
+        raise Invalid(f"{file}:{line}: imports {package}, which is not installed here", "missing-package")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
-        raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
+        raise Invalid(f"{module} has no function {name!r}; accepted: {listing(public)}", "unknown-function")
     return functions
 
 

@@ -1,6 +1,6 @@
 """A source: a recipe's declaration, in YAML, of a collection and how to read it.
 
-A format is a file in this folder with a `class Source`; `format: beir` finds `beir.py`. So a new format is
+A format is a file in this folder with a `class Source(base.Source)`; `format: beir` finds `beir.py`. So a new format is
 one new file. Importing a format and validating a declaration read none of the collection's files: a plan needs none.
 """
 
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sparring.components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
+from sparring.components.config import Config, UserError, code_of, did_you_mean, fields_at, listing, unknown
 from sparring.components.data.own_documents import Decision
 from sparring.components.rng import keyed_int
 from sparring.components.sources.forms import Form, in_form
@@ -24,7 +24,8 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_FORMAT = re.compile(r"^class Source\(", re.M)
+_KINDS = r"base\.Source|labelled\.LabelledSource|training_groups\.GroupSource|parquet\.Source"
+_FORMAT = re.compile(rf"^class Source\(({_KINDS})\)", re.M)
 
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
@@ -166,9 +167,9 @@ class Source(Config):
 
 @cache
 def formats() -> tuple[str, ...]:
-    """The names of all formats: the modules beside this one with a `class Source`, whichever reader it extends."""
-    files = Path(__file__).parent.glob("*.py")
-    return tuple(sorted(file.stem for file in files if file.stem != "base" and _FORMAT.search(file.read_text())))
+    """The names of all formats."""
+    folder = Path(__file__).parent
+    return tuple(sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text())))
 
 
 def declared(tree: Any) -> Any:
@@ -210,9 +211,11 @@ def _with_accepted_keys(error: ValidationError, source: type[Source]) -> Validat
         kind: str | PydanticCustomError = line["type"]
         if kind == "extra_forbidden":
             message = unknown(line["loc"][-1], fields_at(source, line["loc"][:-1]))
-            kind = PydanticCustomError("value_error", message)
+            kind = PydanticCustomError("value_error", message, {"code": "unknown-key"})
         elif kind == "value_error":
-            kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))
+            kind = PydanticCustomError(
+                "value_error", line["msg"].removeprefix("Value error, "), {"code": code_of(line)}
+            )
         details.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"], ctx=line.get("ctx", {})))
     return ValidationError.from_exception_data(source.__name__, details)
 

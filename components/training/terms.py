@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, model_validator
 
 from sparring.components import modules
-from sparring.components.config import UserError, listing
+from sparring.components.config import Invalid, UserError, listing
 from sparring.components.functions import FunctionRef, built_in, decorated, names
 from sparring.components.needs import Needs, needs
 
@@ -75,10 +75,11 @@ class LossTerm(FunctionRef):
             raise ValueError(f"{self.function}: @needs(blocks={blocks!r}); accepted: True, or names of its options")
         for part, attributes in READ_AS.items():
             if part not in declared and names(self.function, *attributes):
-                raise ValueError(
+                raise Invalid(
                     f"{self.function} reads `scores.{attributes[0]}` and does not declare it. Write "
                     f"`@needs({part}=True)` above it, or `{part}=False` if it can do without "
-                    "(`from sparring.components.needs import needs`)."
+                    "(`from sparring.components.needs import needs`).",
+                    "undeclared-need",
                 )
         return self
 
