@@ -248,8 +248,8 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         (
             lambda _: measures.canonical("bogus@10"),
             "measure 'bogus@10': not known; accepted: RR@k, nDCG@k, R@k, Success@k, P@k, AP@k (or RR, nDCG, AP "
-            "without a cutoff), Answer@k; for example RR@10, or RR(rel=2)@10 where only relevance 2 and more counts, as in "
-            "TREC DL",
+            "without a cutoff), Answer@k; for example RR@10, or RR(rel=2)@10 where only relevance 2 and more "
+            "counts, as in TREC DL",
         ),
         (
             lambda _: configs.locate_model("package:not-there"),
