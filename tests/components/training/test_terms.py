@@ -16,10 +16,10 @@ from sparring.components.config import UserError, parse
 from sparring.components.needs import CANDIDATES, Needs
 from sparring.components.scores import Block, Scores
 from sparring.components.training.terms import LossTerm, declared, evaluate, losses_for
+from tests.support.errors import refused
 
 LOSSES = """
 from sparring.components.needs import needs
-from tests.support.errors import refused
 
 def mean(scores):
     return scores.student.mean()
