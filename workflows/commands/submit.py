@@ -142,6 +142,7 @@ def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
         if not place.is_absolute():
             raise UserError(
                 f"{name} {place}: is a place on this machine, and the job runs on the cluster; {accepted}",
+                key=name,
                 code="local-path",
             )
     return store, runs
