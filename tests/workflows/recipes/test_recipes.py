@@ -569,7 +569,7 @@ def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any
 def test_a_system_is_compared_once(tmp_path: Path, ar2: dict[str, Any]) -> None:
     with refused("systems", "duplicate"):
         read(tmp_path, side_by_side(tmp_path, ar2, systems=["retriever 1", "retriever 1"]))
-    with refused("against.fewer", "wrong-type"):
+    with refused("against.fewer", "too-short"):
         read(tmp_path, side_by_side(tmp_path, ar2, against={"fewer": []}))
 
 
