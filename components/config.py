@@ -39,6 +39,10 @@ class UserError(Exception):
         self.code = code
         """Kind of the mistake, for example `unknown-key`."""
 
+    def within(self, place: str) -> "UserError":
+        """Return the same mistake with its place before the message, for example the file or the step."""
+        return UserError(f"{place}: {self}", key=self.key, code=self.code)
+
 
 def leading_key(line: str) -> str:
     """Read the key from the start of a message. It stands before a colon, and a file may come before it.
