@@ -24,9 +24,6 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-_KINDS = r"base\.Source|labelled\.LabelledSource|training_groups\.GroupSource|parquet\.Source"
-_FORMAT = re.compile(rf"^class Source\(({_KINDS})\)", re.M)
-
 Splits = list[str] | dict[str, str] | None
 """Which splits are read: all (null), a list of names, or a mapping from new names to the collection's."""
 
@@ -167,9 +164,9 @@ class Source(Config):
 
 @cache
 def formats() -> tuple[str, ...]:
-    """The names of all formats."""
-    folder = Path(__file__).parent
-    return tuple(sorted(path.stem for path in folder.glob("*.py") if _FORMAT.search(path.read_text())))
+    """Return the names of all formats."""
+    files = (path for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
+    return tuple(sorted(path.stem for path in files if re.search(r"^class Source\(", path.read_text(), re.M)))
 
 
 def declared(tree: Any) -> Any:
