@@ -270,9 +270,9 @@ def key_of(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
 
 def code_of(found: Mapping[str, Any]) -> str:
     """Choose the code of a mistake that pydantic has found. An error of a validator brings its own code."""
-    known = next((code for beginning, (code, _) in MISTAKES.items() if found["type"].startswith(beginning)), "invalid")
+    code = next((name for beginning, (name, _) in MISTAKES.items() if found["type"].startswith(beginning)), "invalid")
     about = found.get("ctx", {})
-    return about.get("code") or getattr(about.get("error"), "code", known)
+    return about.get("code") or getattr(about.get("error"), "code", code)
 
 
 def _accepted(found: Mapping[str, Any]) -> str | None:
