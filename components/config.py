@@ -5,6 +5,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -18,6 +19,8 @@ MEANT = 3
 """Most places of a key that may be meant."""
 SHOWN = 6
 """Most keys that are named where keys were expected."""
+VALUE_ERROR = "Value error, "
+"""The beginning that pydantic gives the message of a ValueError."""
 VERY_NEAR = 0.8
 """How like a misspelt key one of its own place is that comes before the same one in another place: seed and seeds."""
 
@@ -25,19 +28,47 @@ VERY_NEAR = 0.8
 class UserError(Exception):
     """A mistake of the user. The message is one line that names the file, line or key; the exit status is 2.
 
-    Where it quotes a file, or a file's name, it may hold anything: what a terminal would obey is escaped, and what is
-    too long to read is cut in its middle.
+    A message may quote the contents or the name of a file. Control characters are escaped, and a long line is cut in
+    its middle. Programs and tests read `key` and `code`, which stay when the wording changes.
     """
 
-    def __init__(self, *lines: str) -> None:
+    def __init__(self, *lines: str, key: str | None = None, code: str = "invalid") -> None:
         super().__init__("\n".join(map(printable, lines)))
+        self.key = leading_key(lines[0]) if key is None else key
+        """Dotted key, file or argument that the message is about. If not passed, it is read from the message."""
+        self.code = code
+        """Kind of the mistake, for example `unknown-key`."""
+
+    def within(self, place: str) -> "UserError":
+        """Return the same mistake with its place before the message, for example the file or the step."""
+        return UserError(f"{place}: {self}", key=self.key, code=self.code)
+
+
+def leading_key(line: str) -> str:
+    """Read the key from the start of a message. It stands before a colon, and a file may come before it.
+
+    >>> leading_key("my/run.yaml: batch: got 0; accepted: 1 or more"), leading_key("my/run.txt:3: not a number")
+    ('batch', 'my/run.txt:3')
+    """
+    words = list(takewhile(lambda word: " " not in word, line.split(": ")[:-1]))
+    if len(words) > 1 and "/" in words[0] and re.fullmatch(r"[\w.-]+", words[1]):
+        return words[1]
+    return words[0] if words else ""
+
+
+class Invalid(ValueError):
+    """A mistake in a value of a config, with its code. `parse` reports it with its key."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Damaged(UserError):
     """A file is cut or lost, of those that something was saved as. What to do is added by who knows where it lies."""
 
     def __init__(self, line: str, path: Path | None = None) -> None:
-        super().__init__(line)
+        super().__init__(line, code="damaged-file")
         self.path = path
         """The file, or the folder that it should be in."""
 
@@ -131,7 +162,7 @@ def distinct(values: list[Any]) -> list[Any]:
     """The same list, as a validator of a config's field; ValueError names a value that stands twice."""
     for value in values:
         if values.count(value) > 1:
-            raise ValueError(f"{value!r} stands twice")
+            raise Invalid(f"{value!r} stands twice", "duplicate")
     return values
 
 
@@ -140,9 +171,9 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
     try:
         return cls.model_validate(tree)
     except RecursionError:
-        raise UserError(f"{where}: nested too deeply") from None
+        raise UserError(f"{where}: nested too deeply", code="nested-too-deeply") from None
     except UnicodeEncodeError as error:  # an escaped half of a character
-        raise UserError(f"{where}: text that is not UTF-8: {error.object[:80]!r}") from None
+        raise UserError(f"{where}: text that is not UTF-8: {error.object[:80]!r}", code="not-utf8") from None
     except ValidationError as error:
         mistakes = error.errors()
         # Unknown keys first: with a misspelt key, the right one is missing too.
@@ -154,12 +185,17 @@ def parse(cls: type[C], tree: dict[str, Any], *, where: str) -> C:
             accepted = fields_at(cls, first["loc"][:-1])
             below = [_keys_below(one, place[:-1]) for one in _classes(cls, first["loc"][:-1])[:1]]
             said = unknown(place[-1], accepted, *below, _keys_below(cls))
-            raise UserError(f"{where}: {'.'.join(map(str, place))}: {said}") from None
+            key = ".".join(map(str, place))
+            raise UserError(f"{where}: {key}: {said}", key=key, code="unknown-key") from None
         if first["type"] == "model_type":
             keys = fields_at(cls, first["loc"])
             first = {**first, "ctx": {"keys": f": {listing(keys[:SHOWN])}{', ...' * (len(keys) > SHOWN)}"}}
         also = [one for one in mistakes if one["loc"] != first["loc"] and without_kinds(cls, one["loc"]) == there]
-        raise UserError(f"{where}: {mistake(first, place, also=list(filter(None, map(_accepted, also))))}") from None
+        said = mistake(first, place, also=list(filter(None, map(_accepted, also))))
+        inside = leading_key(first["msg"].removeprefix(VALUE_ERROR)) if first["type"] == "value_error" else ""
+        if inside.partition(".")[0] in fields_at(cls, first["loc"]):
+            place = (*place, inside)
+        raise UserError(f"{where}: {said}", key=key_of(first, place) or where, code=code_of(first)) from None
 
 
 def _as_written(tree: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -205,15 +241,13 @@ def unknown(key: Any, accepted: list[str], *elsewhere: dict[str, list[str]]) -> 
 def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, also: Sequence[str] = ()) -> str:
     """A mistake that pydantic has found at a place, in words: the key, what is wrong, and what was got. `also` is what
     is accepted there beside."""
-    kind, about = found["type"], found.get("ctx", {})
-    if kind.startswith("union_tag"):
-        place = (*place, about["discriminator"].strip("'"))
+    kind, about, key = found["type"], found.get("ctx", {}), key_of(found, place)
     if kind in ("missing", "union_tag_not_found"):
         message = "it is needed, and is not there"
     elif kind == "extra_forbidden":
         message = "unknown key"
     elif kind == "value_error":  # our own
-        message = found["msg"].removeprefix("Value error, ")
+        message = found["msg"].removeprefix(VALUE_ERROR)
     else:
         value = about.get("actual_length", about.get("tag", found["input"]))
         got = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
@@ -225,41 +259,57 @@ def mistake(found: Mapping[str, Any], place: tuple[Any, ...], *, also: Sequence[
         else:
             form = f", such as [{got}]" if kind == "list_type" and isinstance(value, (int, float, str)) else ""
             message = f"got {got}; accepted: {accepted}{form}{''.join(f', or {one}' for one in also)}"
-    return f"{'.'.join(map(str, place))}: {message}" if place else message
+    return f"{key}: {message}" if key else message
+
+
+def key_of(found: Mapping[str, Any], place: tuple[Any, ...]) -> str:
+    """Name the key of a mistake that pydantic has found at a place. A union's tag is a key in that place."""
+    tag = [found["ctx"]["discriminator"].strip("'")] if found["type"].startswith("union_tag") else []
+    return ".".join(map(str, (*place, *tag)))
+
+
+def code_of(found: Mapping[str, Any]) -> str:
+    """Choose the code of a mistake that pydantic has found. An error of a validator brings its own code."""
+    code = next((name for beginning, (name, _) in MISTAKES.items() if found["type"].startswith(beginning)), "invalid")
+    about = found.get("ctx", {})
+    return about.get("code") or getattr(about.get("error"), "code", code)
 
 
 def _accepted(found: Mapping[str, Any]) -> str | None:
     """What is accepted where pydantic has found a mistake; None where there are no words for it."""
     if found["msg"] == "Input should be False":
         return "false"
-    words = next((what for beginning, what in ACCEPTED.items() if found["type"].startswith(beginning)), None)
+    words = next((what for beginning, (_, what) in MISTAKES.items() if found["type"].startswith(beginning)), None)
     return words.format(**{"keys": "", **found.get("ctx", {})}) if words is not None else None
 
 
-ACCEPTED = {
-    "int_": "a whole number",
-    "float_": "a number",
-    "finite_number": "a finite number",
-    "bool_": "true or false",
-    "string_type": "text",
-    "string_unicode": "text without halves of characters",
-    "string_pattern_mismatch": "text that matches {pattern}",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "model_type": "keys and values{keys}",
-    "dict_type": "keys and values",
-    "literal_error": "{expected}",
-    "union_tag_invalid": "{expected_tags}",
-    "greater_than_equal": "{ge:g} or more",
-    "greater_than": "more than {gt:g}",
-    "less_than_equal": "{le:g} or less",
-    "less_than": "less than {lt:g}",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
-    "string_too_short": "at least {min_length} characters",
-    "string_too_long": "at most {max_length} characters",
+MISTAKES: dict[str, tuple[str, str | None]] = {
+    "missing": ("missing-key", None),
+    "union_tag_not_found": ("missing-key", None),
+    "extra_forbidden": ("unknown-key", None),
+    "int_": ("wrong-type", "a whole number"),
+    "float_": ("wrong-type", "a number"),
+    "finite_number": ("not-finite", "a finite number"),
+    "bool_": ("wrong-type", "true or false"),
+    "string_type": ("wrong-type", "text"),
+    "string_unicode": ("not-utf8", "text without halves of characters"),
+    "string_pattern_mismatch": ("wrong-form", "text that matches {pattern}"),
+    "list_type": ("wrong-type", "a list"),
+    "tuple_type": ("wrong-type", "a list"),
+    "model_type": ("wrong-type", "keys and values{keys}"),
+    "dict_type": ("wrong-type", "keys and values"),
+    "literal_error": ("unknown-value", "{expected}"),
+    "union_tag_invalid": ("unknown-value", "{expected_tags}"),
+    "greater_than_equal": ("too-small", "{ge:g} or more"),
+    "greater_than": ("too-small", "more than {gt:g}"),
+    "less_than_equal": ("too-large", "{le:g} or less"),
+    "less_than": ("too-large", "less than {lt:g}"),
+    "too_short": ("too-short", "at least {min_length} of them"),
+    "too_long": ("too-long", "at most {max_length} of them"),
+    "string_too_short": ("too-short", "at least {min_length} characters"),
+    "string_too_long": ("too-long", "at most {max_length} characters"),
 }
-"""What is accepted, by the beginning of pydantic's name of the mistake."""
+"""The code of a mistake, and what is accepted, by the beginning of pydantic's name of the mistake."""
 
 
 KIND = re.compile(r"constrained-\w+|(literal|list|dict|function-\w+)\[.*\]")

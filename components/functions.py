@@ -1,7 +1,8 @@
-"""Functions named in configs by their dotted paths, checked by their source: no module is imported for it."""
+"""Functions that configs name, checked by their source: no module is imported for it."""
 
 import ast
 import math
+from functools import cache
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
@@ -9,11 +10,11 @@ from typing import Any, ClassVar
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sparring.components import modules
-from sparring.components.config import Config, UserError, listing
+from sparring.components.config import Config, Invalid, UserError, did_you_mean, listing
 
 
 class FunctionRef(Config):
-    """A function named by its dotted path, with options that are checked against its signature.
+    """A function named by its short name or its dotted path, with options that are checked against its signature.
 
     The signature is read from the source file, so that checking a config does not import the function's module.
     """
@@ -22,9 +23,12 @@ class FunctionRef(Config):
     """What the function is given by position; None where that is not checked."""
     may_take: ClassVar[tuple[str, ...]] = ()
     """What it is given by keyword where it has such a parameter, without a default."""
+    built_in: ClassVar[str | None] = None
+    """The package or module of ours whose functions have short names. If None, there are no short names."""
 
     function: str
-    """Dotted path, for example `components.losses.listwise.cross_entropy`."""
+    """Short name of a built-in function, for example `cross_entropy`, or dotted path of your own, for example
+    `my_package.losses.focal`. If two modules define the name, write the module too, for example `simlm.released`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
 
@@ -35,21 +39,47 @@ class FunctionRef(Config):
             return value
         for key in value.keys() - cls.model_fields.keys():
             try:
-                options = keyword_options(value["function"])
+                options = keyword_options(cls.path(value["function"]))
             except ValueError:  # which is the mistake then
                 return value
             if key in options:
-                raise ValueError(f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`")
+                raise Invalid(
+                    f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`", "misplaced-option"
+                )
         return value
 
     @field_validator("function")
     @classmethod
-    def _exists(cls, path: str) -> str:
-        path = modules.canonical(path)
+    def _exists(cls, name: str) -> str:
+        path = cls.path(name)
         keyword_options(path)
         if cls.takes is not None:
             _check_signature(path, cls.takes, cls.may_take)
         return path
+
+    @classmethod
+    def path(cls, name: str) -> str:
+        """Resolve a short name to the dotted path of the built-in function. A dotted path stays as it is.
+
+        ValueError if there is no such built-in function, or if two modules define it.
+        """
+        if cls.built_in is None:
+            return modules.canonical(name)
+        functions = built_in(cls.built_in, cls.takes)
+        paths = [path for path in functions if path.endswith(f".{name}")]
+        if len(paths) > 1:
+            raise Invalid(
+                f"{name!r} names {len(paths)} functions; accepted: {' or '.join(map(_qualified, paths))}",
+                "ambiguous-function",
+            )
+        if paths or "." in name:
+            return paths[0] if paths else modules.canonical(name)
+        accepted = sorted({path.rpartition(".")[2] for path in functions})
+        raise Invalid(
+            f"no built-in function {name!r}; accepted: {listing(accepted)}, or MODULE.FUNCTION for your own"
+            f"{did_you_mean(name, accepted)}",
+            "unknown-function",
+        )
 
     @field_validator("options")
     @classmethod
@@ -60,13 +90,15 @@ class FunctionRef(Config):
         defaults = keyword_options(function)
         for name, value in options.items():
             if name not in defaults:
-                raise ValueError(f"{function} has no option {name!r}; accepted: {listing(defaults)}")
+                raise Invalid(f"{function} has no option {name!r}; accepted: {listing(defaults)}", "unknown-option")
             if not _like(value, defaults[name]):
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}")
+                raise Invalid(
+                    f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}", "wrong-type"
+                )
             if isinstance(value, float) and not math.isfinite(value) and _is_finite(defaults[name]):
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: a finite number")
+                raise Invalid(f"{function}: {name} is {value!r}; accepted: a finite number", "not-finite")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
-                raise ValueError(f"{function}: {name} is {value!r}; accepted: above 0")
+                raise Invalid(f"{function}: {name} is {value!r}; accepted: above 0", "too-small")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
         given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
         return plain | given
@@ -89,6 +121,26 @@ class FunctionRef(Config):
             where = f" at {file}:{lines[-1]}" if lines else ""
             said = f"{self.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
             raise RuntimeError(said) from error
+
+
+@cache
+def built_in(place: str, takes: tuple[str, ...] | None) -> tuple[str, ...]:
+    """List the dotted paths of the public functions in a package or module of ours that take such arguments."""
+    root = Path(__file__).parents[1]
+    file = root.joinpath(*place.split("."))
+    return tuple(
+        ".".join((*source.relative_to(root).with_suffix("").parts, node.name))
+        for source in sorted(file.glob("*.py")) or [file.with_suffix(".py")]
+        for node in modules.syntax(source).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and takes in (None, tuple(argument.arg for argument in node.args.args))
+    )
+
+
+def _qualified(path: str) -> str:
+    """The last two parts of a dotted path: the short name with its module."""
+    return ".".join(path.split(".")[-2:])
 
 
 def _is_finite(value: Any) -> bool:
@@ -143,9 +195,9 @@ def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
     if len(positional) != len(takes):
-        raise ValueError(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}")
+        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}", "wrong-signature")
     if bare := [argument.arg for argument, default in pairs if default is None and argument.arg not in may_take]:
-        raise ValueError(f"{path}: {listing(bare)}: no default; {accepted}")
+        raise Invalid(f"{path}: {listing(bare)}: no default; {accepted}", "wrong-signature")
 
 
 def _function(path: str) -> ast.FunctionDef:
@@ -157,26 +209,18 @@ def _functions(path: str) -> dict[str, ast.FunctionDef]:
     """The sources of the function at a dotted path and of all others of its module, by their names."""
     module, _, name = path.rpartition(".")
     if not module:
-        raise ValueError(f"{path!r} names no module; accepted: MODULE.FUNCTION, such as {_such_as(path)}")
+        raise Invalid(f"{path!r} names no module; accepted: MODULE.FUNCTION", "unknown-module")
     file = modules.file_of(module)
     if file is None:
-        raise ValueError(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}")
+        raise Invalid(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
     if not modules.is_ours(module) and (lacking := modules.absent(file)):
         line, package = lacking[0]
-        raise ValueError(f"{file}:{line}: imports {package}, which is not installed here")
+        raise Invalid(f"{file}:{line}: imports {package}, which is not installed here", "missing-package")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
-        raise ValueError(f"{module} has no function {name!r}; accepted: {listing(public)}")
+        raise Invalid(f"{module} has no function {name!r}; accepted: {listing(public)}", "unknown-function")
     return functions
-
-
-def _such_as(name: str) -> str:
-    """The dotted path of a loss of ours with this name, or else of one that a user may write."""
-    for file in sorted((Path(__file__).parent / "losses").glob("*.py")):
-        if any(isinstance(node, ast.FunctionDef) and node.name == name for node in modules.syntax(file).body):
-            return f"components.losses.{file.stem}.{name}"
-    return f"my_package.losses.{name}"
 
 
 def _literal(node: ast.expr) -> Any:

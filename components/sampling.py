@@ -1,4 +1,4 @@
-"""Samplers of negatives: pure functions that choose from a query's candidates. Configs name them by dotted path.
+"""Samplers of negatives: pure functions that choose from a query's candidates. Configs name them by short name.
 
 Each takes the candidates' scores, best first, and a random generator, and returns the positions of at most `count`
 different candidates. `positive` is the retriever's score of the group's positive; if that is not among the

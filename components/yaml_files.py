@@ -22,13 +22,15 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"{path}: there is no such file", code="missing-file") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, not a file") from None
+        raise UserError(f"{path}: is a directory, not a file", code="not-a-file") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})", code="not-utf8") from None
     except (OSError, ValueError) as error:  # such as a name that no file can have
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise UserError(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}", code="unreadable-file"
+        ) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     below = path.parent / base
     if not below.exists():
         beside = [os.path.relpath(one, path.parent) for one in below.parent.glob("*.yaml")]
-        raise UserError(f"{path}: base: {below}: there is no such file{did_you_mean(base, beside)}")
+        raise UserError(
+            f"{path}: base: {below}: there is no such file{did_you_mean(base, beside)}", code="missing-file"
+        )
     return merged(tree, read_based(below, (*above, path.resolve())))
 
 

@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 from sparring.components.config import Config  # noqa: E402
 from sparring.components.yaml_files import read_based  # noqa: E402
+from sparring.workflows.experiments import loading  # noqa: E402
 from sparring.workflows.experiments.expected import KEY, Expected  # noqa: E402
 from sparring.workflows.experiments.scale import why_not  # noqa: E402
-from sparring.workflows.stages import experiments  # noqa: E402
 from sparring.workflows.store.dag import graph  # noqa: E402
 
 FOLDER = ROOT / "configs" / "papers"
@@ -187,7 +187,7 @@ def needs(path: Path) -> tuple[list[str], list[str]]:
     files: dict[str, None] = {}
     models: dict[str, None] = {}
     with tempfile.TemporaryDirectory() as nowhere, _data_in(nowhere):
-        for node in graph(experiments.read(path, [], Path(nowhere)).wanted):
+        for node in graph(loading.read(path, [], Path(nowhere)).wanted):
             for value in _configs(node.inputs):
                 model = getattr(value, "model", None)
                 if isinstance(model, str):

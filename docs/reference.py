@@ -26,7 +26,7 @@ from sparring.components.config import Config  # noqa: E402
 from sparring.components.sources import base  # noqa: E402
 from sparring.workflows import command_line as command_line  # noqa: E402
 from sparring.workflows.distributed.cluster import Cluster  # noqa: E402
-from sparring.workflows.stages import experiments  # noqa: E402
+from sparring.workflows.experiments import loading  # noqa: E402
 
 PARTS = "parts"
 """The page of the classes that several recipes have keys of."""
@@ -35,7 +35,7 @@ PARTS = "parts"
 def pages() -> dict[str, str]:
     """Every page by its place."""
     found = {"commands.md": commands(), "losses.md": losses(), "formats.md": formats(), "licences.md": licences.page()}
-    recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in experiments.names()}
+    recipes = {name: importlib.import_module(f"sparring.workflows.recipes.{name}") for name in loading.names()}
     reached = {name: list(dict.fromkeys(_reached(module.Config))) for name, module in recipes.items()}
     shared = {one for classes in reached.values() for one in classes if sum(one in of for of in reached.values()) > 1}
     for name, module in recipes.items():
@@ -82,7 +82,8 @@ def losses() -> str:
     lines = [
         "# Losses",
         "",
-        "A config names a loss by its path: `{function: components.losses.listwise.kl, over: group}`.",
+        "A config names a loss by its short name: `{function: kl, over: group}`. If two modules define a name, write",
+        "the module too: `{function: simlm.released}`.",
         "",
     ]
     for file in sorted((ROOT / "components" / "losses").glob("*.py")):
@@ -90,7 +91,7 @@ def losses() -> str:
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
         if file.stem in ("__init__", "masking") or not functions:
             continue
-        lines += [f"## components.losses.{file.stem}", "", ast.get_docstring(tree) or "", ""]
+        lines += [f"## {file.stem}", "", ast.get_docstring(tree) or "", ""]
         for function in functions:
             call = f"{function.name}({ast.unparse(function.args)})"
             lines += [

@@ -108,7 +108,7 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
                 else "nor in another split; accepted: the recipe `adapt`, which trains without any, or, of rated "
                 "pairs, `data.positive`, from which on they are queries and documents"
             )
-            raise UserError(f"splits: there are no queries in {split!r}; {others}")
+            raise UserError(f"splits: there are no queries in {split!r}; {others}", code="unknown-split")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
@@ -123,7 +123,8 @@ def check_k(k: int, data: Path) -> int:
     if not 1 <= k <= count:
         raise UserError(
             f"k: got {k} documents for a query; accepted: 1 to {count}, the size of the collection (where sentences "
-            "are retrieved, k is the largest cutoff of `retrieve`)"
+            "are retrieved, k is the largest cutoff of `retrieve`)",
+            code="out-of-range",
         )
     return int(count)
 

@@ -33,7 +33,8 @@ class TokenStore:
         if made != needed:
             raise UserError(
                 f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "
-                "tokenise the collection for this model"
+                "tokenise the collection for this model",
+                code="other-tokenizer",
             )
         self.template = Template.of(load_tokenizer(model), pairs=pairs)
         self.queries, self.documents = Tokens.open(folder, "queries"), Tokens.open(folder, "documents")

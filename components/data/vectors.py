@@ -101,7 +101,11 @@ class QueryVectors:
         rows = pc.index_in(ids, value_set=pa.concat_arrays([read_query_ids(folder) for folder in self._folders]))
         if rows.null_count:
             missing = pc.filter(ids, pc.is_null(rows))[0]
-            raise UserError(f"query {missing} was not encoded; its split is not one of those encoded")
+            raise UserError(
+                f"query {missing} was not encoded; its split is not one of those encoded",
+                key=str(missing),
+                code="not-encoded",
+            )
         return np.asarray(rows.to_numpy(), np.int64)
 
     def __getitem__(self, rows: Rows) -> npt.NDArray:

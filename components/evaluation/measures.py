@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator
 
-from sparring.components.config import UserError
+from sparring.components.config import Invalid, UserError
 from sparring.components.data.tables import TEXT
 
 PER_QUERY = pa.schema([("query_id", TEXT), ("measure", TEXT), ("value", pa.float64())])
@@ -66,7 +66,7 @@ def canonical(name: str) -> str:
     match = _NAME.fullmatch(name.strip())
     family = _FAMILIES.get(match["family"].lower()) if match else None
     if match is None or family is None or not (match["cutoff"] or family in _CUTOFF_OPTIONAL):
-        raise UserError(f"measure {name!r}: not known; accepted: {ACCEPTED}")
+        raise UserError(f"measure {name!r}: not known; accepted: {ACCEPTED}", key=name, code="unknown-measure")
     level, cutoff = match["level"], match["cutoff"]
     if level and family not in _BINARY:
         raise UserError(f"measure {name!r}: {family} takes no (rel={level}); {', '.join(_BINARY)} do")
@@ -82,7 +82,7 @@ def known(name: str) -> str:
     try:
         return canonical(name)
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise Invalid(str(error), error.code) from None
 
 
 Measure = Annotated[str, AfterValidator(known)]

@@ -62,7 +62,7 @@ def weights_in(path: Path) -> dict[str, Tensor]:
     own, and what a pickle says is executed when it is opened."""
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"{path}: there is no such file")
+        raise UserError(f"{path}: there is no such file", code="missing-file")
     try:
         return load_file(path)
     except SafetensorError:
@@ -133,7 +133,9 @@ def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layo
                 f"{listing(map(str, paths))}: an encoder as it is; `retriever.model` takes it, without convert"
             )
         got = f"encoders at {listing(there)}" if there else "no encoder"
-        raise UserError(f"{listing(map(str, paths))}: {got}; accepted: the checkpoints of {listing(LAYOUTS)}")
+        raise UserError(
+            f"{listing(map(str, paths))}: {got}; accepted: the checkpoints of {listing(LAYOUTS)}", code="unknown-layout"
+        )
     return max(found.items(), key=lambda one: sum(map(bool, one[1])))
 
 

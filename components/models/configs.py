@@ -86,7 +86,7 @@ def locate_model(model: str) -> str:
         name = model.removeprefix("package:").replace("-", "_")
         spec = importlib.util.find_spec(name) if name.isidentifier() else None  # `a.b` would import a
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"model: {model}: no package {name!r} is installed here")
+            raise UserError(f"model: {model}: no package {name!r} is installed here", code="missing-package")
         folder = Path(next(iter(spec.submodule_search_locations))) / "model"
         if not (folder / "config.json").exists():
             raise UserError(f"model: {model}: the package has no model in {folder}")
@@ -95,7 +95,7 @@ def locate_model(model: str) -> str:
         return model
     path = Path(model).expanduser()
     if not path.exists():
-        raise UserError(f"model: {model}: there is no such directory")
+        raise UserError(f"model: {model}: there is no such directory", code="missing-folder")
     # A retriever with two towers has its config.json files in folders of their own.
     if not any((path / name).exists() for name in ("config.json", MODULES)):
         raise UserError(f"model: {model}: the directory has no config.json")

@@ -66,7 +66,8 @@ class CrossEncoder(nn.Module):
             if getattr(whole, key) != own.get(key, getattr(whole, key)):
                 raise UserError(
                     f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
-                    f"{own[key]}, or null"
+                    f"{own[key]}, or null",
+                    code="fixed-by-model",
                 )
         with seeding.seeded(config.seed):
             head = None

@@ -253,7 +253,10 @@ def _resolved(config: DualEncoderConfig, found: Found, encoder: Any) -> Resolved
     for key in ("towers", "projection"):
         # One encoder makes two that begin alike; two cannot become one, nor a projection another.
         if key in own and own[key] != "shared" and stated.get(key, own[key]) != own[key]:
-            raise UserError(f"{key}: {stated[key]}: {config.model} has {own[key]}; accepted: {own[key]}, or null")
+            raise UserError(
+                f"{key}: {stated[key]}: {config.model} has {own[key]}; accepted: {own[key]}, or null",
+                code="fixed-by-model",
+            )
     if own and "query_tokens" not in stated | own:
         raise UserError(f"query_tokens: {config.model} does not say how many tokens it reads; accepted: a number")
     if "projection" in config.share and len(found.projections) > 1:

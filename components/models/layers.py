@@ -31,12 +31,14 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
     if keep[0] != 0 and in_layers:  # T5's; MPNet's lie beside its layers
         raise UserError(
             f"layers: {layers}: the first layer of a {model.config.model_type} model holds the position "
-            "biases of all layers; accepted: lists that begin with 0"
+            "biases of all layers; accepted: lists that begin with 0",
+            code="needs-first-layer",
         )
     if keep[0] != 0 and model.config.model_type == "modernbert":
         raise UserError(
             f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
-            "accepted: lists that begin with 0"
+            "accepted: lists that begin with 0",
+            code="needs-first-layer",
         )
     found = [(parent, name) for parent, name, one in outermost_lists(model) if len(one) == count]
     if len(found) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
@@ -123,7 +125,8 @@ def check_padding(model: Any, source: Pretrained) -> None:
     if (alone - padded).abs().max() > 1e-3 * alone.abs().max():
         raise UserError(
             f"model: {source.model}: what a {kind} model makes of a text depends on the padding beside "
-            "it; accepted: a model that leaves padding out"
+            "it; accepted: a model that leaves padding out",
+            code="unsupported-model",
         )
 
 
@@ -141,4 +144,7 @@ def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
     for limit in limits:
         for key in keys:
             if getattr(source, key) > limit:
-                raise UserError(f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens")
+                raise UserError(
+                    f"{key}: {getattr(source, key)}: {source.model} reads at most {limit} tokens",
+                    code="too-many-tokens",
+                )

@@ -184,7 +184,7 @@ _ABOUT = "config_sentence_transformers.json"
 
 
 def _refuse(source: Pretrained, what: str, accepted: str) -> NoReturn:
-    raise UserError(f"model: {source.model}: {what}; accepted: {accepted}")
+    raise UserError(f"model: {source.model}: {what}; accepted: {accepted}", code="unsupported-model")
 
 
 def _json(source: Pretrained, name: str) -> Any:
@@ -346,5 +346,8 @@ def _check_prompts(source: DualEncoderConfig, prompts: dict[str, str | None]) ->
         theirs = next(filter(None, (prompts.get(key) for key in keys)), "")
         if theirs and not stated[side]:
             key = f"{side}_prompt"
-            raise UserError(f"{key}: {source.model} puts {theirs!r} before every {side}; say `{key}: {theirs!r}`")
+            raise UserError(
+                f"{key}: {source.model} puts {theirs!r} before every {side}; say `{key}: {theirs!r}`",
+                code="unstated-prompt",
+            )
     return any(stated.values())

@@ -69,7 +69,8 @@ def token_id(tokenizer: Any, token: str, *, key: str) -> int:
         parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
         raise UserError(
             f"{key}: {token!r} is no single token of the model's vocabulary, but {' '.join(parts)}; "
-            "accepted: one token as the vocabulary has it"
+            "accepted: one token as the vocabulary has it",
+            code="not-one-token",
         )
     return int(number)
 

@@ -35,7 +35,8 @@ def create(factory: str, dimension: int) -> Any:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise UserError(
-            f"search.index: FAISS cannot make {factory!r} for {dimension} dimensions: {_message(error)}"
+            f"search.index: FAISS cannot make {factory!r} for {dimension} dimensions: {_message(error)}",
+            code="unknown-index",
         ) from None
     check(index, factory)
     for part in _parts(index):
@@ -56,7 +57,8 @@ def check(index: Any, factory: str) -> None:
     if any(part.metric_type != faiss.METRIC_INNER_PRODUCT for part in parts):
         raise UserError(
             f"search.index: {factory!r}: FAISS ranks by distance with it, not by inner product; accepted: "
-            "another, such as HNSW32, HNSW32,SQ8, PQ48 or IVF1024,PQ48"
+            "another, such as HNSW32, HNSW32,SQ8, PQ48 or IVF1024,PQ48",
+            code="unsupported-index",
         )
     if (inverted := faiss.try_extract_index_ivf(index)) is not None and inverted.nlist == 0:
         raise UserError(f"search.index: {factory!r}: an inverted file of no cells; accepted: IVF1 or more")

@@ -241,7 +241,7 @@ def _package(module: str, distribution: str) -> Path:
     """The folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"BM25 needs the package {module}: pip install '{distribution}'")
+        raise UserError(f"BM25 needs the package {module}: pip install '{distribution}'", code="missing-package")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -260,7 +260,10 @@ def check_java() -> None:
     tried = subprocess.run([java, *jvm_options(threads=1), "-version"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         output = " | ".join(line.strip() for line in (tried.stderr + tried.stdout).splitlines() if line.strip())
-        raise UserError(f"Java does not start ({java}, exit status {tried.returncode}): {output or 'it says nothing'}")
+        raise UserError(
+            f"Java does not start ({java}, exit status {tried.returncode}): {output or 'it says nothing'}",
+            code="java-fails",
+        )
 
 
 @cache

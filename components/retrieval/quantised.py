@@ -62,7 +62,10 @@ class Smaller(Config):
         """How vectors of a collection are made smaller. UserError if they have fewer dimensions."""
         width = int(vectors[0].shape[1])
         if dimensions is not None and dimensions > width:
-            raise UserError(f"search.dimensions: {dimensions}: the vectors have {width}; accepted: as many at most")
+            raise UserError(
+                f"search.dimensions: {dimensions}: the vectors have {width}; accepted: as many at most",
+                code="too-large",
+            )
         made = cls(dimensions=dimensions or width, vectors=kind, normalize=normalize)
         return made if kind != "int8" else made.model_copy(update={"scale": made._scale(vectors).tolist()})
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sparring.components.config import Config, UserError, did_you_mean, fields_at, listing, unknown
+from sparring.components.config import Config, UserError, code_of, did_you_mean, fields_at, listing, unknown
 from sparring.components.data.own_documents import Decision
 from sparring.components.rng import keyed_int
 from sparring.components.sources.forms import Form, in_form
@@ -212,9 +212,11 @@ def _with_accepted_keys(error: ValidationError, source: type[Source]) -> Validat
         kind: str | PydanticCustomError = line["type"]
         if kind == "extra_forbidden":
             message = unknown(line["loc"][-1], fields_at(source, line["loc"][:-1]))
-            kind = PydanticCustomError("value_error", message)
+            kind = PydanticCustomError("value_error", message, {"code": "unknown-key"})
         elif kind == "value_error":
-            kind = PydanticCustomError("value_error", line["msg"].removeprefix("Value error, "))
+            kind = PydanticCustomError(
+                "value_error", line["msg"].removeprefix("Value error, "), {"code": code_of(line)}
+            )
         details.append(InitErrorDetails(type=kind, loc=line["loc"], input=line["input"], ctx=line.get("ctx", {})))
     return ValidationError.from_exception_data(source.__name__, details)
 

@@ -241,7 +241,9 @@ def read(folder: Path) -> SystemConfig:
     if not path.exists():
         inside = folder / FOLDER
         meant = f"; did you mean {inside}?" if (inside / SYSTEM).exists() else ""
-        raise UserError(f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it{meant}")
+        raise UserError(
+            f"{folder}: no {SYSTEM}; accepted: a system's folder, as `export` writes it{meant}", code="missing-file"
+        )
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

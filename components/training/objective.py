@@ -107,7 +107,9 @@ class Objective(nn.Module, ABC):
         self._frozen: dict[str, nn.Module] = {}
         for term in inputs.losses:
             if term.over not in self.views:
-                raise UserError(f"losses: over: {term.over!r}: {_name(self)} accepts {listing(self.views)}")
+                raise UserError(
+                    f"losses: over: {term.over!r}: {_name(self)} accepts {listing(self.views)}", code="unknown-view"
+                )
             if term.dimensions is not None and term.over not in self.prefixes:
                 raise UserError(f"losses: dimensions: {_name(self)} has no vectors to cut; accepted: null")
         for name in self.texts:

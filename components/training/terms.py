@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 from pydantic import Field, model_validator
 
 from sparring.components import modules
-from sparring.components.config import UserError, listing
-from sparring.components.functions import FunctionRef, decorated, names
+from sparring.components.config import Invalid, UserError, listing
+from sparring.components.functions import FunctionRef, built_in, decorated, names
 from sparring.components.needs import Needs, needs
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class LossTerm(FunctionRef):
     """A loss, its weight, and the scores that it looks over."""
 
     takes: ClassVar[tuple[str, ...] | None] = ("scores",)
+    built_in: ClassVar[str | None] = "components.losses"
 
     weight: float = 1.0
     """Factor of the loss."""
@@ -74,10 +75,11 @@ class LossTerm(FunctionRef):
             raise ValueError(f"{self.function}: @needs(blocks={blocks!r}); accepted: True, or names of its options")
         for part, attributes in READ_AS.items():
             if part not in declared and names(self.function, *attributes):
-                raise ValueError(
+                raise Invalid(
                     f"{self.function} reads `scores.{attributes[0]}` and does not declare it. Write "
                     f"`@needs({part}=True)` above it, or `{part}=False` if it can do without "
-                    "(`from sparring.components.needs import needs`)."
+                    "(`from sparring.components.needs import needs`).",
+                    "undeclared-need",
                 )
         return self
 
@@ -158,15 +160,7 @@ def _names(name: str) -> Iterator[str]:
 
 def losses_for(kind: str) -> list[str]:
     """Our losses that read scores of a kind, by their dotted paths, the usual one first."""
-    folder = Path(__file__).parents[1] / "losses"
-    paths = [
-        f"components.losses.{file.stem}.{node.name}"
-        for file in sorted(folder.glob("*.py"))
-        for node in modules.syntax(file).body
-        if isinstance(node, ast.FunctionDef)
-        and [one.arg for one in node.args.args] == ["scores"]
-        and not node.name.startswith("_")
-    ]
+    paths = built_in("components.losses", LossTerm.takes)
     fit = [path for path in paths if Needs(**decorated(path, needs.__name__)).of == kind]
     return sorted(fit, key=lambda path: path != "components.losses.listwise.cross_entropy")
 

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.config import Config, UserError, parse
-from sparring.components.sources import base
 from sparring.components.sources.base import AnySource, Source
 from sparring.components.sources.inspection import Inspection
 from sparring.components.sources.survey import survey
@@ -32,11 +31,6 @@ class Recipe(Config):
 def _not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is not waited for."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
-def test_every_format_that_reads_files_is_here() -> None:
-    here = {form for form, _ in collections().values()}
-    assert here == set(base.formats()) - {"docstrings", "ir_datasets"}
 
 
 @pytest.mark.parametrize("name", collections())

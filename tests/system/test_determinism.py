@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparring.workflows.experiments import loading
 from sparring.workflows.store.comparison import first_difference
 from tests.support import tiny
 from tests.support.recipes import RECIPES
@@ -37,10 +36,6 @@ def assert_same(place: Place, other: Place) -> None:
 def test_ar2_is_the_same_in_two_stores(played: Place, tmp_path: Path) -> None:
     """Dropout, mining and every tie among scores too."""
     assert_same(played, again(played, tmp_path / "again"))
-
-
-def test_every_recipe_is_tried() -> None:
-    assert set(loading.names()) <= set(RECIPES)
 
 
 @pytest.mark.slow

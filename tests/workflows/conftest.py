@@ -1,10 +1,13 @@
 """What tests of several files begin with."""
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sparring.components.config import UserError
+from sparring.workflows import command_line
 from tests.support import expanded
 from tests.support.tiny import Place
 
@@ -27,3 +30,17 @@ def exported(run: Place, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         return to
 
     return folder
+
+
+@pytest.fixture
+def mistakes(monkeypatch: pytest.MonkeyPatch) -> list[UserError]:
+    """The mistakes that a command reports."""
+    reported: list[UserError] = []
+    report = command_line._said
+
+    def keep(mistake: UserError, arguments: argparse.Namespace) -> int:
+        reported.append(mistake)
+        return report(mistake, arguments)
+
+    monkeypatch.setattr(command_line, "_said", keep)
+    return reported

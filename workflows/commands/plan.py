@@ -199,7 +199,7 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
         try:
             Refusals(waiting, store, machine).check(artifacts=False)
         except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+            raise error.within(str(path)) from None
         print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
         _say_changes(graph(experiment.wanted), store, f"{path}: `run`")
         seen |= {node.fingerprint for node in waiting}

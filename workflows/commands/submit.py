@@ -140,7 +140,11 @@ def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
     runs = store.parent / "runs" if arguments.runs == Path("runs") else arguments.runs
     for name, place in (("--store", store), ("--runs", runs)):
         if not place.is_absolute():
-            raise UserError(f"{name} {place}: is a place on this machine, and the job runs on the cluster; {accepted}")
+            raise UserError(
+                f"{name} {place}: is a place on this machine, and the job runs on the cluster; {accepted}",
+                key=name,
+                code="local-path",
+            )
     return store, runs
 
 

@@ -93,7 +93,8 @@ def _check_assignments(assignments: Sequence[str], where: str) -> None:
         if not any(file.is_relative_to(ROOT / folder) for folder in CODE):
             raise UserError(
                 f"{where}: {assignment}: the file is not sent with a job; accepted: the key {key} in the "
-                "experiment's own file, or a config of the repository"
+                "experiment's own file, or a config of the repository",
+                code="file-not-sent",
             )
 
 

@@ -90,7 +90,9 @@ def execute(
 def mistake(node: Step, error: UserError) -> UserError:
     """A user's mistake as a run tells it: of which step, and where a file is to be made again, how."""
     found = remade(error)
-    return UserError(f"{node.label}: {found}{': repeat the command' if isinstance(found, NotMade) else ''}")
+    if isinstance(found, NotMade):
+        return UserError(f"{node.label}: {found}: repeat the command", key=found.key, code=found.code)
+    return found.within(node.label)
 
 
 def _check_summary(node: Step, summary: Any) -> None:

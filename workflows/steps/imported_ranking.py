@@ -58,7 +58,7 @@ def rank_from_file(
     """
     path, drop = config.files()[config.path], config.unknown == "drop"
     if not path.exists():
-        raise UserError(f"{path}: there is no such file")
+        raise UserError(f"{path}: there is no such file", code="missing-file")
     own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
     asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
     if _ending(path) in (".json", ".jsonl"):
@@ -73,7 +73,9 @@ def rank_from_file(
     if (unknown := there - set(known)) and not drop:
         more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
         told = other_form(min(unknown), set(known).__contains__)
-        raise UserError(f"{path}: query {min(unknown)} is none of the collection's{more}; {told or DROP}")
+        raise UserError(
+            f"{path}: query {min(unknown)} is none of the collection's{more}; {told or DROP}", code="unknown-query"
+        )
     table = table.filter(pc.is_in(table["query_id"], asked))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
@@ -106,7 +108,7 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
     except ValueError as error:
         missing = table["doc_id"].filter(pc.invert(pc.is_in(table["doc_id"], documents)))[0].as_py()
         told = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)
-        raise UserError(f"{error}, of which it must be a ranking; {told or DROP}") from None
+        raise UserError(f"{error}, of which it must be a ranking; {told or DROP}", code="unknown-document") from None
     return table
 
 

@@ -33,6 +33,7 @@ class Sampler(FunctionRef):
 
     takes = ("scores", "count", "rng", "positive")
     may_take = ("visit",)
+    built_in = "components.sampling"
 
     def drawn(
         self, scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, **visit: int

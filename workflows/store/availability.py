@@ -16,7 +16,7 @@ class NotMade(UserError):
     """A file that a run makes is not there."""
 
     def __init__(self, what: str, label: str | None = None, name: str = "", *, again: bool = True) -> None:
-        super().__init__(what)
+        super().__init__(what, code="not-made")
         self.label, self.name, self.again = label, name, again
         """Of the step that makes it and of its artifact, and whether it was made before."""
 

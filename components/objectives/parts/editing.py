@@ -74,7 +74,9 @@ class Editing:
         generator: Path | None,
     ) -> None:
         if generator is None and config.generates:
-            raise UserError("generator: null: these edits need one; accepted: a masked language model")
+            raise UserError(
+                "generator: null: these edits need one; accepted: a masked language model", code="missing-model"
+            )
         if generator is not None and not config.generates:
             raise UserError("generator: `task: masked` and `edits: [delete]` have none; accepted: null")
         self.config, self.template = config, template

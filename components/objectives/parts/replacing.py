@@ -99,7 +99,8 @@ def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguage
     if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
         raise UserError(
             f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
-            "with the same tokens"
+            "with the same tokens",
+            code="other-vocabulary",
         )
     return found
 

@@ -23,6 +23,7 @@ from sparring.components.models.reader import Reader
 from sparring.components.models.reader_configs import ReaderConfig
 from sparring.workflows.command_line import main
 from tests.support import tiny, toy
+from tests.support.errors import refused
 from tests.support.tiny import ROOT
 
 TEXTS = ["bara comi", "dutol feven gira", "lomi"]
@@ -211,7 +212,7 @@ def test_plain_encoders_of_a_hub_need_no_reader(bert: Path, tmp_path: Path, cosi
 
 def test_what_is_wrong_is_told(bert: Path, tmp_path: Path) -> None:
     config, path = DualEncoderConfig(model=str(bert), document_tokens=32), tmp_path / "a.pt"
-    with pytest.raises(UserError, match="there is no such file"):
+    with refused("a.pt", "missing-file"):
         checkpoints.retriever([path], config)
     save_file({"layer.weight": torch.ones(2)}, path)
     with pytest.raises(UserError, match="no encoder; accepted: the checkpoints of dpr"):
@@ -227,7 +228,7 @@ def test_what_is_wrong_is_told(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the query's encoder has another shape than the model"):
         checkpoints.retriever([path], config)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"model.safetensors: there is no such file"):
+    with refused("empty/model.safetensors", "missing-file"):
         checkpoints.retriever([tmp_path / "empty"], config)
 
 

@@ -37,6 +37,7 @@ from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.models.layers import check_length, check_padding, keep_layers
 from sparring.components.models.shape import dimensions_of
 from tests.support import toy
+from tests.support.errors import refused
 
 
 def config(model: Any, **options: Any) -> Any:
@@ -212,7 +213,7 @@ def test_dropout_is_set_or_left(encoder: Path, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "runs/a/b"])
 def test_a_directory_that_is_not_there_is_named(model: str) -> None:
-    with pytest.raises(UserError, match="there is no such directory"):
+    with refused("model", "missing-folder"):
         configs.locate_model(model)
 
 
@@ -229,10 +230,10 @@ def test_a_directory_without_a_model_is_named(tmp_path: Path, encoder: Path) -> 
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(UserError, match="no package 'surely_not_there' is installed"):
+    with refused("model", "missing-package"):
         configs.locate_model("package:surely-not-there")
     for name in ("a.b", "pyarrow.compute", "", ".", "a b"):
-        with pytest.raises(UserError, match=rf"no package '{name}' is installed"):
+        with refused("model", "missing-package"):
             configs.locate_model(f"package:{name}")
     with pytest.raises(UserError, match="the package has no model"):
         configs.locate_model("package:pyarrow")
@@ -287,7 +288,7 @@ def test_layers_whose_biases_lie_beside_them_may_begin_anywhere() -> None:
     with pytest.raises(UserError, match=r"^decoder_layers: 5: they begin as the last of the encoder's 4 layers"):
         Decoder(model, 5, "last")
     t5 = T5EncoderModel(T5Config(vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=3, num_heads=2))
-    with pytest.raises(UserError, match="the first layer of a t5 model holds the position biases of all layers"):
+    with refused("layers", "needs-first-layer"):
         keep_layers(t5, [1, 2])
 
 
@@ -308,7 +309,7 @@ def test_a_model_that_reads_padding_is_refused(tmp_path: Path) -> None:
     """FNet's Fourier transform goes over all places. LongT5's encoder is not asked alone."""
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     fnet, config = AutoModel.from_config(FNetConfig(vocab_size=40, **sizes)), toy.retriever_config("some/model")
-    with pytest.raises(UserError, match="a fnet model makes of a text depends on the padding"):
+    with refused("model", "unsupported-model"):
         check_padding(fnet, config)
     t5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
     with pytest.raises(UserError, match="a longt5 model does not read a text"):
@@ -397,5 +398,5 @@ def test_padding_counts_where_it_has_positions(tmp_path: Path) -> None:
         )
     )
     check_length(model, toy.retriever_config("model", document_tokens=32), "document_tokens")
-    with pytest.raises(UserError, match="document_tokens: 36: model reads at most 32 tokens"):
+    with refused("document_tokens", "too-many-tokens"):
         check_length(model, toy.retriever_config("model", document_tokens=36), "document_tokens")

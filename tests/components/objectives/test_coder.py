@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from sparring.components.config import UserError
 from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.coder import Coder
 from sparring.components.training.config import TemperatureConfig
 from sparring.components.training.objective import ObjectiveInputs
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.trainings import visits
 
 DIVERGENCE = "components.losses.listwise.divergence"
@@ -155,7 +155,7 @@ def test_pieces_and_recomputing_change_nothing(objective: Any) -> None:
 
 
 def test_vectors_of_another_retriever_and_losses_over_the_batch_are_refused(objective: Any, vectors: Path) -> None:
-    with pytest.raises(UserError, match="losses: over: 'batch': coder accepts group"):
+    with refused("losses", "unknown-view"):
         objective(losses=[{"function": DIVERGENCE, "over": "batch"}])
     for path in vectors.glob("*.npy"):
         np.save(path, np.load(path)[:, :30])

@@ -23,7 +23,6 @@ from tests.components.objectives.test_reader import objective as reader
 from tests.support import toy
 from tests.support.other_device import DEVICE, There, WrongDeviceError, rehearsed
 from tests.support.pretrainings import DIFFCSE, LIKELIHOOD, VARIANTS, Artifacts
-from tests.support.tiny import ROOT
 from tests.support.trainings import groups, lines
 
 BATCH = {"function": toy.CROSS_ENTROPY, "over": "batch"}
@@ -97,11 +96,6 @@ def made(
         return make_objective(name, inputs, seed=1, **own), losses
 
     return make
-
-
-def test_every_objective_is_rehearsed(made: Any) -> None:
-    files = {path.stem for path in (ROOT / "components" / "objectives").glob("[!_]*.py")}
-    assert files == {*PLAIN, *(one.objective for one in (*VARIANTS.values(), *DIFFCSE.values())), "generator", "reader"}
 
 
 # Hugging Face warns that what it makes of an encoder has had another loss once.

@@ -20,6 +20,7 @@ from sparring.workflows.steps.read import reading_groups
 from sparring.workflows.steps.tokenize import TokenizeConfig, tokenize
 from sparring.workflows.steps.train import train
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.trainings import assert_close, break_gradients, checked, lines, visits
 from tests.support.writers import write_generator
 
@@ -138,7 +139,7 @@ def test_mistakes_are_named(learning: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"40 answers to \d+ groups"):
         objective({**learning, "answer tokens": learning["tokens"]})
     losses: Any = toy.train_config(losses=[{"function": LIKELIHOOD, "over": "batch"}]).losses
-    with pytest.raises(UserError, match="losses: over: 'batch': reader accepts group"):
+    with refused("losses", "unknown-view"):
         ReaderObjective(
             ObjectiveInputs(
                 model=learning["start"] / "model",

@@ -6,6 +6,7 @@ import pytest
 
 from sparring.components.config import UserError
 from sparring.components.retrieval import index, topk
+from tests.support.errors import refused
 
 
 @pytest.fixture
@@ -201,6 +202,6 @@ def test_a_factory_is_known_without_the_dimension(factory):
 
 
 def test_a_factory_that_is_none_is_refused_without_the_dimension():
-    for factory in ("Nonsense", "HNSW32,PQ8"):
-        with pytest.raises(UserError, match=r"^search\.index: "):
+    for factory, code in (("Nonsense", "unknown-index"), ("HNSW32,PQ8", "unsupported-index")):
+        with refused("search.index", code):
             index.check_factory(factory)

@@ -27,6 +27,7 @@ from sparring.components.systems.system import Hit, LoadedSystem
 from sparring.workflows.command_line import main
 from sparring.workflows.commands import system_folder
 from tests.support import deployed, searching, tiny
+from tests.support.errors import refused
 from tests.support.tiny import Place, Said
 
 
@@ -266,7 +267,7 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
     def look(path: Path, value: dict[str, Any]) -> None:
         seen.append(SystemConfig.model_validate(value).parts)
         assert all((path.parent / part).exists() for part in (*seen[0], "README.md", "example.py"))
-        with pytest.raises(UserError, match=r"no system\.json"):
+        with refused("system", "missing-file"):
             configs.read(path.parent)
 
     monkeypatch.setattr(system_folder, "write_json", look)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from sparring.components.config import UserError
 from sparring.workflows.command_line import main
 from sparring.workflows.program import program
 from tests.support import tiny
@@ -24,7 +25,7 @@ from tests.support.tiny import ROOT, Place, Said
 
 # Configs
 
-RECIPES = "adapt, ar2, coder, compare, diffcse, dpr, ear, folds, sentences, simlm, zeroshot"
+LOSS = "retriever.game.train.losses.0"
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ RECIPES = "adapt, ar2, coder, compare, diffcse, dpr, ear, folds, sentences, siml
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
         ("", r"tiny\.yaml: the file is empty; accepted: keys and values"),
-        ("k: 3\n", rf"tiny\.yaml: recipe: missing; accepted: {RECIPES}"),
-        ("recipe: bm25\n", rf"tiny\.yaml: recipe: 'bm25'; accepted: {RECIPES}"),
+        ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: .*ar2, "),
+        ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: .*ar2, "),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
     ],
 )
@@ -119,25 +120,8 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
     ("assignment", "says"),
     [
         ("rounds=[", r"--set rounds=\[: not YAML: "),
-        ("rounds=0", r"rounds: .*got 0; accepted: 1 or more"),
-        ("rounds=two", r"rounds: got 'two'; accepted: a whole number"),
-        ("round=2", r"round: unknown key; accepted: .*data, seeds, k, "),
         ("rounds.x=2", r"--set rounds\.x=2: 'rounds' holds a value, not keys"),
-        ("seeds=[]", r"seeds: .*got (none|{}); accepted: at least 1 of them"),
-        ("seeds=[1,1]", r"seeds: 1 stands twice"),
-        ("k=0", r"k: .*got 0; accepted: 1 or more"),
-        ("retriever.game.train.step=3", r"retriever\.game\.train\.step: unknown key; accepted: updates, batch, "),
-        ("retriever.game.train.updates=0", r"retriever\.game\.train\.updates: got 0; accepted: 1 or more"),
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
-        (
-            "retriever.game.train.losses.0.function=components.losses.listwise.cros",
-            r"losses\.0\.function: components\.losses\.listwise has no function 'cros'; accepted: .*cross_entropy",
-        ),
-        (
-            "retriever.game.train.losses.0.function=components.loss.cross_entropy",
-            r"losses\.0\.function: no module 'components\.loss'",
-        ),
-        ("retriever.game.train.losses.0.options={heat: 1}", r"has no option 'heat'; accepted: "),
         (
             "retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
             r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss",
@@ -151,10 +135,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
             r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch",
         ),
         ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),
-        ("controls.include=[random]", r"controls\.include\.0: got 'random'; accepted: 'in-batch' or 'ance'"),
-        ("controls.include=[ance, ance]", r"controls\.include: 'ance' stands twice"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
-        ("evaluate.measures=[BLEU@4]", r"evaluate\.measures\.0: measure 'BLEU@4': not known; accepted: RR@k"),
         (
             "ranker.warm.train.losses=[{function: components.losses.margin.mean_squared}]",
             r"warm ranker: losses: components\.losses\.margin\.mean_squared reads a teacher's scores, and these groups "
@@ -162,10 +143,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
         ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
-        ("data.format=bier", r"data: unknown format 'bier'; accepted: beir, "),
-        ("data.pth=x", r"data\.pth: unknown key; accepted: format, on_bad, sha256, sample, only_judged, own_document"),
-        ("data=null", r"data: "),
-        ("order=sideways", r"order: got 'sideways'; accepted: 'released' or 'paper'"),
+        ("data.format=bier", r"data: unknown format 'bier'; accepted: .*beir, "),
     ],
 )
 def test_a_mistake_in_a_config_is_one_line(
@@ -176,6 +154,45 @@ def test_a_mistake_in_a_config_is_one_line(
     out, err = said()
     assert out == ""
     assert re.fullmatch(rf"error: .*{says}.*\n", err)
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "code"),
+    [
+        ("rounds=0", "rounds", "too-small"),
+        ("rounds=two", "rounds", "wrong-type"),
+        ("round=2", "round", "unknown-key"),
+        ("seeds=[]", "seeds", "too-short"),
+        ("seeds=[1,1]", "seeds", "duplicate"),
+        ("k=0", "k", "too-small"),
+        ("retriever.game.train.step=3", "retriever.game.train.step", "unknown-key"),
+        ("retriever.game.train.updates=0", "retriever.game.train.updates", "too-small"),
+        (f"{LOSS}.function=components.losses.listwise.cros", f"{LOSS}.function", "unknown-function"),
+        (f"{LOSS}.function=components.loss.cross_entropy", f"{LOSS}.function", "unknown-module"),
+        (f"{LOSS}.options={{heat: 1}}", f"{LOSS}.options", "unknown-option"),
+        ("controls.include=[random]", "controls.include.0", "unknown-value"),
+        ("controls.include=[ance, ance]", "controls.include", "duplicate"),
+        ("evaluate.measures=[BLEU@4]", "evaluate.measures.0", "unknown-measure"),
+        ("data.pth=x", "data.pth", "unknown-key"),
+        ("data=null", "data", "wrong-type"),
+        ("order=sideways", "order", "unknown-value"),
+    ],
+)
+def test_a_wrong_key_or_value_changes_nothing(
+    beir: Path,
+    encoder: Path,
+    tmp_path: Path,
+    said: Said,
+    mistakes: list[UserError],
+    assignment: str,
+    key: str,
+    code: str,
+) -> None:
+    place = tiny.place(tmp_path, tiny.ar2(beir, encoder))
+    assert place("run", "--set", assignment) == 2
+    assert [(mistake.key, mistake.code) for mistake in mistakes] == [(key, code)]
+    assert said() == ("", f"error: {mistakes[0]}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", "inline.yaml"}
 
 
@@ -294,19 +311,27 @@ def test_a_file_that_is_new_among_those_that_are_read_is_named(
 
 
 @pytest.mark.parametrize(
-    ("profile", "says"),
+    ("profile", "key", "code"),
     [
-        ({"mode": "rya"}, r"inline\.yaml: mode: got 'rya'; accepted: 'ray' or 'inline'"),
-        ({"worker": 3}, r"inline\.yaml: worker: unknown key; accepted: mode, address, wait_seconds, device, "),
-        ({"map": {"worker": 3}}, r"inline\.yaml: map\.worker: unknown key; accepted: workers, threads"),
+        ({"mode": "rya"}, "mode", "unknown-value"),
+        ({"worker": 3}, "worker", "unknown-key"),
+        ({"map": {"worker": 3}}, "map.worker", "unknown-key"),
     ],
 )
 def test_a_mistake_in_a_profile_is_one_line(
-    beir: Path, encoder: Path, tmp_path: Path, said: Said, profile: dict[str, Any], says: str
+    beir: Path,
+    encoder: Path,
+    tmp_path: Path,
+    said: Said,
+    mistakes: list[UserError],
+    profile: dict[str, Any],
+    key: str,
+    code: str,
 ) -> None:
     place = tiny.place(tmp_path, tiny.ar2(beir, encoder), **profile)
     assert place("run") == 2
-    assert re.fullmatch(rf"error: .*{says}.*\n", said()[1])
+    assert [(mistake.key, mistake.code) for mistake in mistakes] == [(key, code)]
+    assert said()[1] == f"error: {tmp_path / 'inline.yaml'}: {str(mistakes[0]).partition(': ')[2]}\n"
     assert not place.store.exists()
 
 

@@ -169,8 +169,6 @@ def test_seeds_are_whole_pipelines_over_one_start(tree: dict[str, Any], tmp_path
         ("retriever_1.train.losses.0.over=passes", "the objective retriever accepts group, batch"),
         ("ranker.train.losses.0.over=batch", "the objective ranker accepts group, passes"),
         ("retriever_1.mine.draw.function=components.sampling.turning", "components.sampling has no function 'turning'"),
-        ("pretrain.train.updates=0", "tiny.yaml: pretrain.train.updates: got 0; accepted: 1 or more"),
-        ("pretrain.train.update=3", "tiny.yaml: pretrain.train.update: unknown key; accepted: updates, "),
         ("retriever_1.screen.reciprocal=5", "screen.reciprocal: this ranking was not made by vectors"),
         (
             "retriever_1.train.losses.0.over=group",

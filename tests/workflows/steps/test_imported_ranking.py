@@ -19,6 +19,7 @@ from sparring.workflows.steps.imported_ranking import RankingFile, rank_from_fil
 from sparring.workflows.steps.ingest import ingest
 from sparring.workflows.store.dag import graph
 from tests.support import tiny, toy
+from tests.support.errors import refused
 
 
 def asked(data: Path) -> list[tuple[str, str]]:
@@ -163,17 +164,18 @@ def test_a_file_of_other_documents_alone_is_refused(data: Path, tmp_path: Path) 
         ("a.json", '[{"question": "what is it", "ctxs": []}]', "'what is it' is no question of the collection"),
         ("a.json", '[{"question": "what is it"}]', "expected an object with question and ctxs"),
         ("a.json", '[{"question": "{text}", "ctxs": [{"title": "x"}]}]', "none of passage_id, psg_id, id"),
-        ("gone.run", None, "there is no such file"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(
-    data: Path, tmp_path: Path, name: str, text: str | None, message: str
-) -> None:
+def test_what_is_wrong_with_a_file_is_told(data: Path, tmp_path: Path, name: str, text: str, message: str) -> None:
     query, question = asked(data)[0]
-    if text is not None:
-        (tmp_path / name).write_text(text.replace("{query}", query).replace("{text}", question))
+    (tmp_path / name).write_text(text.replace("{query}", query).replace("{text}", question))
     with pytest.raises(UserError, match=message):
         given(data, tmp_path / "out", tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_refused(data: Path, tmp_path: Path) -> None:
+    with refused("gone.run", "missing-file"):
+        given(data, tmp_path / "out", tmp_path / "gone.run")
 
 
 def test_it_is_a_system_of_its_split_alone(beir: Path, encoder: Path, tmp_path: Path) -> None:

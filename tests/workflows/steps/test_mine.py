@@ -18,6 +18,7 @@ from sparring.components.config import UserError
 from sparring.components.data.tables import GIVEN, GROUPS, check, document_text
 from sparring.workflows.steps.mine import MineConfig, mine
 from tests.support import toy
+from tests.support.errors import refused
 
 HARDEST = {"function": "components.sampling.hardest"}
 
@@ -245,7 +246,7 @@ def test_more_negatives_than_the_collection_has_gives_what_there_is(drawn: Any, 
 
 
 def test_a_split_without_judged_queries_is_an_error(drawn: Any, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there are no queries in 'nothing'; accepted: "):
+    with refused("splits", "unknown-split"):
         drawn(None, split="nothing")
     unjudged = tmp_path / "unjudged"
     shutil.copytree(data, unjudged)

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from sparring.components.config import UserError
 from sparring.components.data.tables import DOCUMENTS, QUERIES, RANKING, check
 from sparring.components.neighbours import reranking
 from sparring.components.neighbours.reciprocal import inner_products, scores
@@ -23,6 +22,7 @@ from sparring.workflows.steps import neighbours as step
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from tests.support import plain_neighbours as plain
 from tests.support import tiny, toy
+from tests.support.errors import refused
 from tests.support.power_cut import PowerCut, cut_power
 
 DOCS, ASKED, WIDTH = 90, 25, 4
@@ -210,5 +210,5 @@ def test_a_service_gets_the_same_scores(reranked: Any, data: Path, vectors: Path
 
 
 def test_queries_that_were_not_encoded_are_a_mistake_that_says_so(tmp_path: Path, reranked: Any) -> None:
-    with pytest.raises(UserError, match="query q2 was not encoded"):
+    with refused("q2", "not-encoded"):
         reranked(over=toy.write_ranking(tmp_path / "other", {"q2": ["d1"]}))

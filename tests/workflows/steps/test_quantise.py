@@ -19,6 +19,7 @@ from sparring.workflows.steps import search as searching
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
 from tests.support import toy
+from tests.support.errors import refused
 from tests.support.machines import changed
 
 INLINE = resolve_machine(Cluster(mode="inline", device="cpu"))
@@ -163,7 +164,7 @@ def test_all_documents_are_candidates_where_more_are_asked_for(places, tmp_path)
         )
     assert len(table(tmp_path / "some")) == ASKED * 2 * K
     assert len(table(tmp_path / "all")) == ASKED * DOCS
-    with pytest.raises(UserError, match=f"k: got {DOCS + 1} documents for a query; accepted: 1 to {DOCS}"):
+    with refused("k", "out-of-range"):
         candidates(
             tmp_path / "all",
             INLINE,
@@ -206,7 +207,7 @@ def test_an_index_of_shorter_vectors(places, tmp_path):
 
 
 def test_more_dimensions_than_there_are(places, tmp_path):
-    with pytest.raises(UserError, match="dimensions: 33: the vectors have 32; accepted: as many at most"):
+    with refused("search.dimensions", "too-large"):
         shrunk(places, tmp_path / "small", 33, "encoded")
     assert quantised.read(tmp_path / "small") is None
 
@@ -214,17 +215,22 @@ def test_more_dimensions_than_there_are(places, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"vectors": "int4"}, "vectors: got 'int4'; accepted: 'encoded', 'int8' or 'binary'"),
         ({"index": "Flat", "vectors": "int8"}, "vectors: int8: an index says itself what it keeps"),
         ({"rescore_by": "int8"}, "rescore_by: nothing is rescored; accepted: with `rescore`"),
         ({"rescore": 4}, "rescore_by: encoded: the candidates are found by these vectors"),
         ({"rescore": 4, "vectors": "int8", "rescore_by": "int8"}, "rescore_by: int8: the candidates are found by"),
-        ({"dimensions": 0}, "dimensions: got 0; accepted: 1 or more"),
     ],
 )
 def test_mistakes_are_named(options, says):
     with pytest.raises(UserError, match=says):
         parse(SearchConfig, options, where="test")
+
+
+def test_a_wrong_value_is_refused():
+    with refused("vectors", "unknown-value"):
+        parse(SearchConfig, {"vectors": "int4"}, where="test")
+    with refused("dimensions", "too-small"):
+        parse(SearchConfig, {"dimensions": 0}, where="test")
 
 
 def test_what_is_possible_and_what_stays_as_it_was():

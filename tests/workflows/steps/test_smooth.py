@@ -21,6 +21,7 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.steps import smooth as step
 from sparring.workflows.steps.smooth import ContextConfig, SmoothConfig, contexts, smooth
 from tests.support import tiny, toy
+from tests.support.errors import refused
 
 ROWS = [
     {"query_id": "q1", "visit": 3, "doc_ids": ["d1", "d4", "d9", "d30", "d31", "d20"]},
@@ -162,7 +163,7 @@ def test_through_ray_the_same(monkeypatch: pytest.MonkeyPatch, ray: Machine, smo
 
 
 def test_queries_that_were_not_encoded_are_a_mistake_that_says_so(smoothed: Any) -> None:
-    with pytest.raises(UserError, match="query q3 was not encoded"):
+    with refused("q3", "not-encoded"):
         smoothed(rows=[{"query_id": "q3", "doc_ids": ["d3", "d4"]}])
 
 
