@@ -116,7 +116,7 @@ class DualEncoderConfig(Adaptable):
     What is null is as the retriever's folder has it; of an encoder alone, as `ResolvedDualEncoderConfig` has it.
     """
 
-    kind: Literal["dual_encoder"] = "dual_encoder"
+    kind: Literal["dense"] = "dense"
     towers: Literal["shared", "separate"] | None = None
     """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
     unless the folder has two."""

@@ -22,6 +22,7 @@ from sparring.components.config import UserError
 from sparring.components.data.tables import RANKING, of_queries
 from sparring.components.files import file_names, new_folder
 from sparring.components.models.configs import BASE, RANKER_CODE
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.sources import trec
 from sparring.components.systems.config import FOLDER
 from sparring.workflows.commands import cards, group_files, model_folder, system_folder
@@ -29,7 +30,6 @@ from sparring.workflows.commands.shared_arguments import add_config, check_outpu
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.stages.sentences import SentencesConfig
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
@@ -246,7 +246,8 @@ def _compare(folder: Path) -> None:
     from sparring.components.data.template import Template
     from sparring.components.data.tokenizers import load_tokenizer
     from sparring.components.data.tokens import Tokens
-    from sparring.components.models.dual_encoder import DualEncoder, Side
+    from sparring.components.models.dual_encoder import DualEncoder
+    from sparring.components.models.text_encoder import Side
 
     tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)

@@ -9,6 +9,7 @@ from sparring.components.evaluation.result_table import leading_sentence
 from sparring.components.files import read_json, write_json
 from sparring.components.models.model_card import Row
 from sparring.components.retrieval import quantised
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems import documents, example
 from sparring.components.systems.card import CARD, Measured, card
 from sparring.components.systems.config import DOCUMENTS, SYSTEM, SystemConfig
@@ -16,7 +17,6 @@ from sparring.workflows.commands import cards, model_folder
 from sparring.workflows.distributed.cluster import cores
 from sparring.workflows.report.metrics import METRICS
 from sparring.workflows.steps import lucene
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store

@@ -13,12 +13,12 @@ import numpy as np
 from sparring.components.config import UserError
 from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems.config import VERSION, Dense, Lexical, Ranker, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
 from sparring.components.systems.stages import BM25, Encoder, Nearest, PairScorer, Retriever, Vectors
 from sparring.components.systems.system import System
 from sparring.workflows.steps import lucene
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable

@@ -9,6 +9,7 @@ from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.configs import Pretrained
 from sparring.components.models.reader_configs import ReaderConfig
 from sparring.components.models.shape import dimensions_of
+from sparring.components.retrieval.kind import DEFAULT
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.workflows.stages.config import CollectionConfig
 from sparring.workflows.stages.phases import COLLECTION
@@ -38,6 +39,11 @@ class Model:
         while "start" in begun.inputs:
             begun = begun.inputs["start"]
         return begun
+
+    @property
+    def kind(self) -> str:
+        """The kind of a retriever; of a model of another library's folder, which has no config, the default."""
+        return getattr(self.begun.inputs.get("config"), "kind", DEFAULT)
 
     @property
     def dimensions(self) -> int | None:

@@ -15,7 +15,7 @@ from sparring.workflows.steps.fuse import fuse
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.score import RerankConfig, rerank
-from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
+from sparring.workflows.steps.search import SearchConfig, build_index, candidates, search
 from sparring.workflows.store.dag import Step, step
 
 Rankings = Callable[[str], Step]
@@ -84,10 +84,11 @@ class Retrieval:
             return own
         index = step(
             f"{own._name} index",
-            faiss_index,
+            build_index,
             vectors=own.searched,
             factory=search.index,
             ef_construction=search.ef_construction,
+            kind=self.model.kind,
         )
         return replace(own, index=index)
 

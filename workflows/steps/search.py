@@ -1,10 +1,9 @@
-"""Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
+"""Retrieve the k best documents of every query by their representations, exactly or with an index."""
 
 import math
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,10 +18,20 @@ from sparring.components.config import Config
 from sparring.components.data.groups import check_k, id_order, ids_of
 from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts
-from sparring.components.data.vectors import document_shards, read_query_ids
+from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
-from sparring.components.retrieval import quantised, topk
-from sparring.components.retrieval.quantised import Kind, Smaller
+from sparring.components.retrieval import topk
+from sparring.components.retrieval.kind import (
+    DEFAULT,
+    IndexFile,
+    IndexOptions,
+    IndexShape,
+    Rows,
+    kind_named,
+    kind_stored,
+)
+from sparring.components.retrieval.kinds.dense import EF, PROBES
+from sparring.components.retrieval.quantised import Kind
 from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.distributed.site import Site
@@ -30,7 +39,6 @@ from sparring.workflows.store.cost import Cost, Need, Ranking, Sizes, Vectors, W
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
-INDEX = "index.faiss"
 EF_CONSTRUCTION = 40
 """FAISS's own number of candidates while a graph is built."""
 QUERIES_OF_INDEX = 1024
@@ -55,9 +63,9 @@ class SearchConfig(Config):
 
     index: str | None = None
     """FAISS factory string, for example `Flat`, `HNSW32` or `IVF1024,Flat`; null for exact search without an index."""
-    probes: int = Field(default=16, ge=1)
+    probes: int = Field(default=PROBES, ge=1)
     """Cells of an inverted file that are searched for a query."""
-    ef: int = Field(default=128, ge=1)
+    ef: int = Field(default=EF, ge=1)
     """Candidates that an HNSW graph holds while it is searched."""
     ef_construction: int = Field(default=EF_CONSTRUCTION, ge=1)
     """Candidates that an HNSW graph holds while it is built: more give a better graph, and take longer."""
@@ -111,39 +119,6 @@ class SearchConfig(Config):
         return self
 
 
-@dataclass(frozen=True)
-class IndexShape:
-    """An index as far as costs depend on it: bytes of a document in it, and inner products of a query."""
-
-    factory: str
-    bytes: float
-    looks: float
-
-
-def index_shape(factory: str, documents: int, width: int, config: "SearchConfig") -> IndexShape:
-    """Bytes of a document in a FAISS index, and how many documents a query is compared with.
-
-    `Flat` holds 4 bytes a number, `SQ8` one, `PQ64` 64 in all; an inverted file 8 more for the number of the document;
-    HNSW 8 bytes for each of its two M neighbours at the bottom.
-    """
-    parts = factory.replace("_HNSW32", "").split(",")
-    item = 4.0 * width
-    for part in parts:
-        if found := re.match(r"(?:OPQ\d+(?:_\d+)?)$", part):
-            continue
-        if found := re.match(r"PQ(\d+)(?:x(\d+))?", part):
-            item = float(found[1]) * int(found[2] or 8) / 8
-        elif part in ("SQ8", "SQ4", "SQfp16"):
-            item = width * {"SQ8": 1.0, "SQ4": 0.5, "SQfp16": 2.0}[part]
-    cells = next((int(found[1]) for part in parts if (found := re.match(r"IVF(\d+)", part))), None)
-    graph = next((int(found[1]) for part in parts if (found := re.match(r"HNSW(\d+)", part))), None)
-    if graph is not None:
-        return IndexShape(factory, item + 8.0 * graph + 8, config.ef * 2.0 * graph)
-    if cells is not None:
-        return IndexShape(factory, item + 8, cells + documents * min(1.0, config.probes / cells))
-    return IndexShape(factory, item, float(documents))
-
-
 def _fitting(site: Site, documents: int) -> str:
     """An index that fits in four fifths of a machine's memory, as advice."""
     cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
@@ -153,9 +128,11 @@ def _fitting(site: Site, documents: int) -> str:
     return "none of FAISS's: machines with more memory, or exact search (null), which reads vectors from disk"
 
 
-def _index_cost(site: Site, *, vectors: Vectors, factory: str, ef_construction: int = EF_CONSTRUCTION) -> Cost:
+def _index_cost(
+    site: Site, *, vectors: Vectors, factory: str, ef_construction: int = EF_CONSTRUCTION, kind: str = DEFAULT
+) -> Cost:
     """One process holds the whole index, and the sample that it is trained on."""
-    shape = index_shape(factory, vectors.documents, vectors.width, SearchConfig(index=factory))
+    shape = kind_named(kind).index_shape(factory, vectors.documents, vectors.width)
     cells = next((int(found[1]) for found in [re.search(r"IVF(\d+)", factory)] if found), 0)
     sample = min(vectors.documents, max(65_536, 64 * cells))
     products = 20.0 * sample * cells + float(vectors.documents) * cells
@@ -210,40 +187,44 @@ def _cost(
     )
 
 
-def _refuses_index(factory: str) -> None:
-    """A factory string that FAISS does not know, or that makes no ranking by inner products."""
-    from sparring.components.retrieval import index  # heavy
-
-    index.check_factory(factory)
+def _refuses_index(factory: str, kind: str) -> None:
+    """A name of an index that retrievers of this kind do not have."""
+    kind_named(kind).check_index(factory)
 
 
-@Description(part="search", droppable=(INDEX,), cost=_index_cost, refuses=_refuses_index)
-def faiss_index(
-    out: Path, cluster: Cluster, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
+@Description(part="search", droppable=("index.*",), cost=_index_cost, refuses=_refuses_index)
+def build_index(
+    out: Path,
+    cluster: Cluster,
+    *,
+    vectors: Path,
+    factory: str,
+    ef_construction: int = EF_CONSTRUCTION,
+    kind: str = DEFAULT,
 ) -> dict[str, Any]:
-    """Write `index.faiss`, in which row i is document i.
+    """Write the files of an index over the documents' representations; of a dense retriever `index.faiss`, in which row
+    i is document i.
 
-    It takes what an index is built with alone, not the whole config: `probes` and `ef` need no other index.
+    It takes only what an index is built with, not the whole config: `probes` and `ef` need no other index.
     """
-    from sparring.components.retrieval import index
-
     shards = document_shards(vectors)
-    rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
-    index.create(factory, dimension)
+    lengths = [len(shard) for shard in shards]
+    files = kind_named(kind).index_files(factory, len(lengths))
     most = cluster.machine_cores()
     pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))
     map_shards(
         _Indexing,
-        [Shard(INDEX, rows, {})],
+        [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
         out=out,
         cluster=cluster,
-        pool=pool,
+        pool=pool if len(files) == 1 else cluster.map,
         unit="documents",
+        kind=kind,
         vectors=str(vectors),
         factory=factory,
         ef_construction=ef_construction,
     )
-    return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
+    return {"documents": sum(lengths), "bytes": sum((out / file.name).stat().st_size for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
@@ -263,12 +244,12 @@ def search(
     config: SearchConfig,
     index: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
+    """Write `ranking.parquet`: for every query that is represented in `queries`, in their order, its k best documents.
 
-    `vectors` are the documents', in the order of the documents table (`components.data.vectors`), or smaller ones that
-    were made of them (`components.retrieval.quantised`), of which the scores then are. With `index` the
-    ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the queries,
-    and the share of the time that the index took.
+    `vectors` are the documents' representations, in the order of the documents table (`components.data.vectors`), or
+    smaller vectors that were made of them (`components.retrieval.quantised`), of which the scores then are. With
+    `index` the ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the
+    queries, and the share of the time that the index took.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
@@ -279,10 +260,12 @@ def search(
     most = min(k + left_out.most, documents)
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
-        gpu = _on_gpu(cluster, index)
+        kind = kind_stored(vectors)
+        gpu = cluster.device != "cpu" and cluster.cuda() and (index is None or kind.index_on_gpu())
         workers = cluster.workers(cluster.map, documents, gpu=True) if gpu and cluster.mode == "ray" else 1
         cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
-        pieces = cut(len(query_ids), approximate=index is not None)
+        factory = config.index if index is not None else None
+        pieces = cut(len(query_ids), files=kind.index_files(factory, len(document_shards(vectors))) if factory else [])
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
             _Searching,
@@ -297,9 +280,8 @@ def search(
             queries=str(queries),
             k=most,
             device="cuda" if gpu else "cpu",
-            index=str(index / INDEX) if index else None,
-            probes=config.probes,
-            ef=config.ef,
+            index=str(index) if index else None,
+            options=IndexOptions(config.probes, config.ef),
         )
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
@@ -351,38 +333,32 @@ def _pieces(
     cuts: Cuts,
     workers: int = 1,
     name: str = "found",
-    approximate: bool = False,
+    files: Sequence[IndexFile] = (),
 ) -> list[Shard]:
-    """The work, cut into blocks of queries and, for exact search, runs of document shards, so many that none of the
-    workers lacks work."""
+    """The work, cut into blocks of queries and runs of document shards: those that files of an index cover, or for
+    exact search so many that none of the workers lacks work."""
     lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
-    many = QUERIES_OF_INDEX if approximate else cuts.queries
+    many = QUERIES_OF_INDEX if files else cuts.queries
     parts = -(-workers // max(1, -(-queries // many)))  # of the documents, for each worker to have one
     run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
-    run = len(lengths) if approximate else min(run, -(-len(lengths) // parts))
+    run = min(run, -(-len(lengths) // parts))
+    whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
+    runs = whole or [
+        (None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)
+    ]
     begins = np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, queries, many):
-        for first in range(0, len(lengths), run):
-            stop, last = min(start + many, queries), min(first + run, len(lengths))
-            task = {"queries": name, "start": start, "stop": stop, "approximate": approximate}
+        for index, first, last in runs:
+            stop = min(start + many, queries)
+            task = {"queries": name, "start": start, "stop": stop, "index": index}
             file = f"{name}-{start:08d}-{stop:08d}-{first:05d}-{last:05d}.npy"
             size = -(-(stop - start) * (begins[last] - begins[first]) // 10**6)
             order = [begins[first], begins[last]]
             pieces.append(Shard(file, size, {**task, "first": first, "last": last, "order": order}))
     return pieces
-
-
-def _on_gpu(cluster: Cluster, index: Path | None) -> bool:
-    if cluster.device == "cpu" or not cluster.cuda():
-        return False
-    if index is None:
-        return True
-    from sparring.components.retrieval.index import gpus
-
-    return gpus() > 0
 
 
 def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
@@ -444,56 +420,59 @@ class _Searching:
         k: int,
         device: str,
         index: str | None,
-        probes: int,
-        ef: int,
+        options: IndexOptions,
     ) -> None:
         self._threads, self._k, self._device = threads, k, device
         self._work, self._vectors, self._queries = Path(work), Path(vectors), Path(queries)
-        self._index, self._options = index, {"probes": probes, "ef": ef}
-        self._opened: Any = None
+        self._index, self._options = Path(index or ""), options
+        self._kind = kind_stored(self._vectors)
+        self._opened: dict[str, Callable[[Rows, topk.Keys, int], topk.Keys]] = {}
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         began = time.perf_counter()
         rows = np.arange(task["start"], task["stop"])
         rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
-        queries = np.load(self._queries / "queries.npy", mmap_mode="r")[rows]
-        how = quantised.read(self._vectors)
-        order = np.load(self._work / "order.npy", mmap_mode="r")
-        if task["approximate"]:
-            save_array(path, self._approximate(queries if how is None else how.queries(queries), order))
+        queries = read_rows(self._queries / "queries.npy")[rows]
+        order = np.load(self._work / "order.npy", mmap_mode="r")[slice(*task["order"])]
+        if task["index"] is None:
+            save_array(path, self._exact(queries, order, task["first"], task["last"]))
         else:
-            save_array(path, self._exact(queries, how, order[slice(*task["order"])], task["first"], task["last"]))
+            save_array(path, self._approximate(queries, order, task["index"]))
         took = time.perf_counter() - began
-        return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
+        return {"search_seconds": took, "index_seconds": 0.0 if task["index"] is None else took}
 
-    def _exact(self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int) -> topk.Keys:
+    def _exact(self, queries: Rows, order: topk.Keys, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
-        run = document_shards(self._vectors)[first:last]
-        return quantised.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
+        return self._kind.top_k(
+            queries,
+            document_shards(self._vectors)[first:last],
+            order,
+            self._k,
+            folder=self._vectors,
+            device=self._device,
+            threads=self._threads,
+        )
 
-    def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
-        from sparring.components.retrieval import index
-
-        if self._opened is None:
-            gpu = self._device != "cpu"
-            self._opened = index.read(Path(self._index or ""), threads=self._threads, gpu=gpu, **self._options)
-            if self._opened.ntotal != len(order):
-                raise ValueError(f"{self._index}: {self._opened.ntotal} documents, and the collection has {len(order)}")
-        return index.search(self._opened, queries, order, self._k)
+    def _approximate(self, queries: Rows, order: topk.Keys, file: str) -> topk.Keys:
+        if file not in self._opened:
+            self._opened[file] = self._kind.open_index(
+                self._index / file,
+                folder=self._vectors,
+                options=self._options,
+                threads=self._threads,
+                gpu=self._device != "cpu",
+            )
+        return self._opened[file](queries, order, self._k)
 
 
 class _Indexing:
-    """The one shard of an index: all documents."""
+    """Builds a file of an index."""
 
-    def __init__(self, *, threads: int, vectors: str, factory: str, ef_construction: int) -> None:
-        self._vectors = Path(vectors)
-        self._options: dict[str, Any] = {"threads": threads, "ef_construction": ef_construction}
-        self._factory = factory
+    def __init__(self, *, threads: int, kind: str, vectors: str, factory: str, ef_construction: int) -> None:
+        self._kind, self._vectors = kind_named(kind), Path(vectors)
+        self._options: dict[str, Any] = {"threads": threads, "factory": factory, "ef_construction": ef_construction}
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        from sparring.components.retrieval import index
-
-        shards = document_shards(self._vectors)
+        shards = document_shards(self._vectors)[slice(*task["files"])]
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            built = index.build(self._factory, shards, on_added=progress.add, **self._options)
-        index.write(built, path)
+            self._kind.build_index(path, shards, on_added=progress.add, **self._options)

@@ -14,6 +14,7 @@ from sparring.components.files import read_json
 from sparring.components.neighbours.reranking import best
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.fusion import fitted
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.retrieval.lucene import AnalyzerConfig
 from sparring.components.retrieval.prior import WEIGHTS
 from sparring.components.systems.config import VERSION, Dense, Fused, Lexical, Neighbours, Ranker, SystemConfig, Weights
@@ -25,7 +26,7 @@ from sparring.workflows.steps.neighbours import rerank_by_neighbours
 from sparring.workflows.steps.prior import add_prior
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
 from sparring.workflows.steps.score import rerank
-from sparring.workflows.steps.search import INDEX, candidates, search
+from sparring.workflows.steps.search import candidates, search
 from sparring.workflows.store.availability import finished, not_dropped
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store

@@ -15,7 +15,8 @@ from sparring.components.data.template import Template
 from sparring.components.data.tokenizers import load_tokenizer
 from sparring.components.data.tokens import Tokens
 from sparring.components.models.configs import DualEncoderConfig
-from sparring.components.models.dual_encoder import DualEncoder, Side
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.text_encoder import Side
 from sparring.workflows.commands.export import TEXTS, _compare
 from tests.support import toy
 

@@ -31,7 +31,7 @@ from sparring.workflows.estimating.trial import Trial
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.steps.choose import rank_groups
-from sparring.workflows.steps.search import SearchConfig, index_shape
+from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work, expanded_sizes
 from sparring.workflows.store.dag import graph
@@ -86,7 +86,7 @@ def test_a_model_that_is_not_here_is_as_large_as_its_name_says() -> None:
     ],
 )
 def test_an_index_takes_the_bytes_of_its_kind(factory: str, bytes_of_one: float, looks: float | None) -> None:
-    shape = index_shape(factory, 1_000_000, 768, SearchConfig(index=factory))
+    shape = Dense().index_shape(factory, 1_000_000, 768)
     assert shape.bytes == bytes_of_one
     assert looks is None or shape.looks == looks
 
