@@ -69,6 +69,8 @@ class RetrieverKind(ABC):
 
     config: ClassVar[type[Config]]
     """The config of a start model, with `kind: NAME`."""
+    loader: ClassVar[str] = "SentenceTransformer"
+    """The function or class of the ecosystem that opens the folder of a saved model."""
 
     # The model
 
@@ -76,11 +78,9 @@ class RetrieverKind(ABC):
     def model(self) -> type[TextEncoder]:
         """Return the class that starts, loads, trains and saves models of this kind."""
 
+    @abstractmethod
     def check_export(self, folder: Path) -> None:
-        """Raise UserError if the library that reads a saved model represents texts in another way than we do.
-
-        By default nothing is compared.
-        """
+        """Raise UserError if `loader`, where it is installed, represents texts in another way than we do."""
 
     # Storage
 

@@ -345,9 +345,7 @@ def _pieces(
     run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
     run = min(run, -(-len(lengths) // parts))
     whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
-    runs = whole or [
-        (None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)
-    ]
+    runs = whole or [(None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)]
     begins = np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, queries, many):

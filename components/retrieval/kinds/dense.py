@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from sparring.components.config import UserError
 from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.models.shape import ModelShape
 from sparring.components.retrieval import quantised, topk
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 INDEX = "index.faiss"
 """The file of a FAISS index over all documents: parts of it would not find what the whole finds."""
+TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
+"""Texts for which an exported retriever is compared with ours."""
+APART = 1e-4
+"""The largest difference of vectors, as a share of their largest number, if that is above 1."""
 PROBES, EF = 16, 128
 """Cells of an inverted file and candidates of a graph that are looked at by default."""
 
@@ -34,6 +40,37 @@ class Dense(RetrieverKind):
         from sparring.components.models.dual_encoder import DualEncoder
 
         return DualEncoder
+
+    def check_export(self, folder: Path) -> None:
+        """Compare vectors with those of sentence-transformers."""
+        if find_spec("sentence_transformers") is None:
+            return
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        from sparring.components.data.template import Template
+        from sparring.components.data.tokenizers import load_tokenizer
+        from sparring.components.data.tokens import Tokens
+        from sparring.components.models.dual_encoder import DualEncoder
+        from sparring.components.models.text_encoder import Side
+
+        tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
+        theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        for side in get_args(Side):
+            prompt = getattr(model.config, f"{side}_prompt")
+            tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
+            limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # it cuts both sides
+            with torch.inference_mode():
+                ours = model(Template.of(tokenizer).texts(tokens, np.arange(len(TEXTS)), limit), side).numpy()
+            again = (
+                model.config.truncate is not None and model.config.similarity == "cosine"
+            )  # it normalizes, then cuts
+            found = getattr(theirs, f"encode_{side}")(TEXTS, show_progress_bar=False, normalize_embeddings=again)
+            apart = np.abs(found - ours).max()
+            if not apart <= APART * max(1.0, np.abs(ours).max()):
+                raise UserError(
+                    f"the exported retriever gives other vectors in sentence-transformers: of a {side} by {apart:.2g}"
+                )
 
     def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:
         """Keep the vectors in another precision."""

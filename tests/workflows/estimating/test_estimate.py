@@ -16,6 +16,7 @@ import yaml
 
 from sparring.components.config import UserError
 from sparring.components.models.shape import BASE, LARGE, ModelShape, shape_of
+from sparring.components.retrieval.kinds.dense import Dense
 from sparring.components.sources.beir import Source as BEIR
 from sparring.components.training.config import TrainConfig
 from sparring.components.yaml_files import yaml_text
@@ -31,7 +32,6 @@ from sparring.workflows.estimating.trial import Trial
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.steps.choose import rank_groups
-from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.steps.train import train
 from sparring.workflows.store.cost import Grouped, Made, ModelTask, Sizes, Work, expanded_sizes
 from sparring.workflows.store.dag import graph

@@ -153,7 +153,7 @@ def test_with_an_index(data, vectors, tmp_path, factory):
     (tmp_path / "index").mkdir()
     (tmp_path / "out").mkdir()
     built = build_index(tmp_path / "index", INLINE, vectors=vectors, factory=factory)
-    assert (built["documents"], built["dimension"]) == (DOCS, WIDTH)
+    assert built["documents"] == DOCS
     assert faiss.read_index(str(tmp_path / "index" / "index.faiss")).ntotal == DOCS
     config = SearchConfig(index=factory, probes=4, sample=9)
     summary, rows = ranked(tmp_path / "out", INLINE, data, vectors, config=config, index=tmp_path / "index")
