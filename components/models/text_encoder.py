@@ -6,10 +6,14 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sparring.components.data.batches import Batch
+from sparring.components.data.template import Template
+from sparring.components.data.tokenizers import load_tokenizer
+from sparring.components.data.tokens import Tokens
 
 Side = Literal["query", "document"]
 
@@ -27,6 +31,16 @@ class Similarity:
     def score_lists(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Score (Q, ...) queries against their own (Q, C, ...) documents: (Q, C)."""
         return torch.einsum("qd,qcd->qc", queries, documents)
+
+
+def represent(model: TextEncoder, folder: Path, texts: list[str], side: Side, limit: int | None = None) -> Tensor:
+    """Represent plain texts with a saved model: (N, ...). `limit` is the maximum length, if not the model's own."""
+    tokenizer, prompt = load_tokenizer(folder), getattr(model.config, f"{side}_prompt")
+    tokens = Tokens.of(tokenizer([prompt + text for text in texts], add_special_tokens=False)["input_ids"])
+    batch = Template.of(tokenizer).texts(tokens, np.arange(len(texts)), limit or model.max_tokens(side))
+    with torch.inference_mode():
+        result: Tensor = model(batch, side)
+    return result
 
 
 class TextEncoder(nn.Module, Similarity, ABC):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -57,7 +58,8 @@ class IndexShape(NamedTuple):
     looks: float
 
 
-class IndexOptions(NamedTuple):
+@dataclass(frozen=True)
+class IndexOptions:
     """How an index is searched. Each kind uses the options that apply to its indexes."""
 
     probes: int
@@ -114,8 +116,8 @@ class RetrieverKind(ABC):
 
     # Search with an index
 
-    def check_index(self, factory: str) -> None:
-        """Raise UserError if `search.index` names no index of this kind."""
+    def check_index(self, factory: str, documents: Rows | None = None) -> None:
+        """Raise UserError if `search.index` names no index of this kind, or none that fits such documents."""
         raise UserError(f"search.index: {factory}: {type(self).__name__} retrievers have no index; accepted: null")
 
     def index_shape(self, factory: str, documents: int, width: int) -> IndexShape:

@@ -209,6 +209,7 @@ def build_index(
     """
     shards = document_shards(vectors)
     lengths = [len(shard) for shard in shards]
+    kind_named(kind).check_index(factory, shards[0])
     files = kind_named(kind).index_files(factory, len(lengths))
     most = cluster.machine_cores()
     pool = Pool(workers=1, threads=min(most, (cluster.map.workers or most) * cluster.map.threads))

@@ -45,23 +45,16 @@ class Dense(RetrieverKind):
         """Compare vectors with those of sentence-transformers."""
         if find_spec("sentence_transformers") is None:
             return
-        import torch
         from sentence_transformers import SentenceTransformer
 
-        from sparring.components.data.template import Template
-        from sparring.components.data.tokenizers import load_tokenizer
-        from sparring.components.data.tokens import Tokens
         from sparring.components.models.dual_encoder import DualEncoder
-        from sparring.components.models.text_encoder import Side
+        from sparring.components.models.text_encoder import Side, represent
 
-        tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
+        model = DualEncoder.load(folder).eval()
         theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         for side in get_args(Side):
-            prompt = getattr(model.config, f"{side}_prompt")
-            tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
             limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # it cuts both sides
-            with torch.inference_mode():
-                ours = model(Template.of(tokenizer).texts(tokens, np.arange(len(TEXTS)), limit), side).numpy()
+            ours = represent(model, folder, TEXTS, side, limit).numpy()
             again = (
                 model.config.truncate is not None and model.config.similarity == "cosine"
             )  # it normalizes, then cuts
@@ -95,11 +88,14 @@ class Dense(RetrieverKind):
         vectors, shards = cast(npt.NDArray, queries), cast(Sequence[npt.NDArray], documents)
         return quantised.top_k(vectors, shards, quantised.read(folder), order, k, device=device, threads=threads)
 
-    def check_index(self, factory: str) -> None:
+    def check_index(self, factory: str, documents: Rows | None = None) -> None:
         """Refuse a factory string that FAISS does not know, or that makes no ranking by inner products."""
         from sparring.components.retrieval import index
 
-        index.check_factory(factory)
+        if documents is None:
+            index.check_factory(factory)
+        else:
+            index.create(factory, cast(npt.NDArray, documents).shape[1])
 
     def index_shape(self, factory: str, documents: int, width: int) -> IndexShape:
         """Read the cost of a FAISS index from its factory string.
