@@ -92,7 +92,7 @@ def _run(place: Path, retriever: Any, beir: Path) -> None:
     ranking = retrieved("start", start, "train")
     mined = {"split": "train", "groups": 32, "seed": [1], "config": MineConfig(negatives=2, depth=K)}
     groups = made("groups", mine, data=data, tokens=tokens, ranking=ranking, **mined)
-    config = toy.train_config(losses=[BATCH, GROUP], updates=8)
+    config = toy.train_config(losses=[BATCH, GROUP], updates=8, log_every=1)
     inputs = {"objective": "retriever", "rows": groups, "dev": None, "data": data, "tokens": tokens, "start": start}
     made("trained", train, seed=[1], config=config, **inputs)
     retrieved("end", place / "trained", "test")
