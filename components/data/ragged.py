@@ -56,10 +56,6 @@ class Ragged:
         entries = np.repeat(self.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return type(self)(offsets, tuple(array[entries] for array in self.values))
 
-    def rows(self) -> npt.NDArray[np.int64]:
-        """(T,) the row of each entry."""
-        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
-
     def save(self, path: Path) -> None:
         """Write one file: `offsets` and each of `values` in NumPy's format, one after another. Not atomic."""
         with timed("files"), path.open("wb") as file:

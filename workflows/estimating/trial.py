@@ -126,12 +126,12 @@ def _ask(spec: Spec, place: Path, start: Path, *, threads: int, batch_tokens: in
     """Seconds of a text or a pair."""
     from sparring.components.data.token_store import TokenStore
     from sparring.components.models.cross_encoder import CrossEncoder
-    from sparring.components.models.dual_encoder import DualEncoder
     from sparring.components.models.inference import Inference, Pairs, Texts, TimedInference
+    from sparring.components.retrieval.kind import kind_of
 
     tokens = _tokens(place / "tokens", spec, start, documents=512, queries=512)
     scoring = spec.use == "scoring"
-    kind: Any = CrossEncoder if scoring else DualEncoder
+    kind: Any = CrossEncoder if scoring else kind_of(start / "model").model()
     opened: Any = {
         "precision": spec.options["precision"],
         "batch_tokens": batch_tokens,

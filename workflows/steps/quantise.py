@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from sparring.components.compute.processor import configure_process
+from sparring.components.config import UserError
 from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
 from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
 from sparring.components.retrieval import quantised
+from sparring.components.retrieval.kind import DEFAULT
 from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
@@ -45,7 +47,15 @@ def _rescore_cost(site: Any, *, data: Sizes, vectors: Vectors, queries: Vectors,
     )
 
 
-@Description(part="search", droppable=("documents-*.npy",), cost=_cost)
+def _refuses(retriever: Path) -> None:
+    """A retriever that makes no vectors."""
+    if (kind := read_json(retriever / "model" / MODEL_CONFIG)["kind"]) != DEFAULT:
+        raise UserError(
+            f"search: dimensions, vectors: a retriever of the kind {kind} has no vectors to quantise. Remove both."
+        )
+
+
+@Description(part="search", droppable=("documents-*.npy",), cost=_cost, refuses=_refuses)
 def smaller_vectors(
     out: Path, cluster: Cluster, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from sparring.components.config import listing
 from sparring.components.evaluation.averages import Parts
 from sparring.components.evaluation.measures import needs_answers
 from sparring.components.models import card
+from sparring.components.retrieval.kind import DEFAULT
 from sparring.components.sources.base import Source
 from sparring.workflows.stages.collection import Collection, Model
 from sparring.workflows.stages.config import CollectionConfig, seeded
@@ -125,7 +126,8 @@ class Results:
             queries=queries,
         )
         analysis = None
-        if self.config.analyse is not None and retrieval is not None and ranker is None:
+        vectors = retrieval is not None and retrieval.model.kind == DEFAULT
+        if self.config.analyse is not None and retrieval is not None and vectors and ranker is None:
             analysis = step(
                 f"{whose} analysis",
                 analyse,
