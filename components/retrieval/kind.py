@@ -167,7 +167,10 @@ def kind_named(name: str) -> RetrieverKind:
     if modules.file_of(module) is None:
         ours = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
         raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(ours)}, or the dotted path of a module.")
-    found = getattr(modules.load(module), "Kind", None)
+    try:
+        found = getattr(modules.load(module), "Kind", None)
+    except ImportError as error:
+        raise UserError(f"kind: {name!r}: its module cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, RetrieverKind)):
         raise UserError(f"kind: {name!r}: the module defines no `Kind`. Assign a subclass of RetrieverKind to it.")
     return found()
@@ -190,19 +193,14 @@ def load(model: Path, *, frozen: bool = False) -> TextEncoder:
 
 def _of_its_kind(value: Any, validate: Callable[[Any], Any]) -> Any:
     """Read a config as one of the kind that it names."""
-    name = value.get("kind", DEFAULT) if isinstance(value, dict) else DEFAULT
+    name = value.get("kind", DEFAULT) if isinstance(value, dict) else getattr(value, "kind", DEFAULT)
     if name == DEFAULT or not isinstance(name, str):
-        return value if _is_of_a_kind(value) else validate(value)
+        return validate(value)
     try:
-        return parse(kind_named(name).config, value, where=f"kind {name}")
+        config = kind_named(name).config
+        return value if isinstance(value, config) else parse(config, value, where=f"kind {name}")
     except UserError as error:
         raise ValueError(str(error)) from None
-
-
-def _is_of_a_kind(value: Any) -> bool:
-    """Whether a value is the config of another kind than the default."""
-    name = getattr(value, "kind", DEFAULT)
-    return isinstance(value, Config) and name != DEFAULT and isinstance(value, kind_named(name).config)
 
 
 RetrieverConfig = Annotated[SerializeAsAny[DualEncoderConfig], WrapValidator(_of_its_kind)]

@@ -42,7 +42,7 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """The kind of a retriever; of a model of another library's folder, which has no config, the default."""
+        """The kind of a retriever. A model that a step makes of vectors, such as a whitened one, is dense."""
         return getattr(self.begun.inputs.get("config"), "kind", DEFAULT)
 
     @property
