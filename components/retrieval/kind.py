@@ -51,11 +51,19 @@ class IndexFile(NamedTuple):
 
 
 class IndexShape(NamedTuple):
-    """The cost of an index: bytes of a document in it, and how many documents a query is compared with."""
+    """The cost of an index."""
 
     factory: str
     bytes: float
+    """Size of a document in it."""
     looks: float
+    """Number of documents that a query is compared with."""
+    products: float = 0.0
+    """Number of comparisons of documents while it is built."""
+    sample: int = 0
+    """Number of documents that are held in memory to train it."""
+    advice: str = "a machine with more memory"
+    """An alternative if the index does not fit in memory."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +128,13 @@ class RetrieverKind(ABC):
         """Raise UserError if `search.index` names no index of this kind, or none that fits such documents."""
         raise UserError(f"search.index: {factory}: {type(self).__name__} retrievers have no index; accepted: null")
 
-    def index_shape(self, factory: str, documents: int, width: int) -> IndexShape:
-        """Estimate what an index over documents of so many numbers costs. By default it holds and compares all."""
+    def index_shape(
+        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
+    ) -> IndexShape:
+        """Estimate what an index over documents of so many numbers costs, on machines with so many bytes of memory.
+
+        By default an index holds all numbers in 4 bytes, and a query is compared with all documents.
+        """
         return IndexShape(factory, 4.0 * width, float(documents))
 
     def index_files(self, factory: str, files: int) -> list[IndexFile]:

@@ -1,6 +1,5 @@
 """Retrieve the k best documents of every query by their representations, exactly or with an index."""
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,32 +118,20 @@ class SearchConfig(Config):
         return self
 
 
-def _fitting(site: Site, documents: int) -> str:
-    """An index that fits in four fifths of a machine's memory, as advice."""
-    cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
-    for size in (64, 32, 16):
-        if documents * (size + 8.0) < 0.8 * site.memory:
-            return f"IVF{cells},PQ{size} ({documents * (size + 8.0) / 1e9:,.0f} GB)"
-    return "none of FAISS's: machines with more memory, or exact search (null), which reads vectors from disk"
-
-
 def _index_cost(
     site: Site, *, vectors: Vectors, factory: str, ef_construction: int = EF_CONSTRUCTION, kind: str = DEFAULT
 ) -> Cost:
     """One process holds the whole index, and the sample that it is trained on."""
-    shape = kind_named(kind).index_shape(factory, vectors.documents, vectors.width)
-    cells = next((int(found[1]) for found in [re.search(r"IVF(\d+)", factory)] if found), 0)
-    sample = min(vectors.documents, max(65_536, 64 * cells))
-    products = 20.0 * sample * cells + float(vectors.documents) * cells
-    if "HNSW" in factory:
-        products += float(vectors.documents) * ef_construction * 40
-    held = shape.bytes * vectors.documents
-    advice = f"search.index: {_fitting(site, vectors.documents)}"
+    shape = kind_named(kind).index_shape(
+        factory, vectors.documents, vectors.width, ef_construction=ef_construction, memory=site.memory
+    )
+    held, sample = shape.bytes * vectors.documents, 4.0 * vectors.width * shape.sample
+    products = shape.products * vectors.width / max(1, site.cores)
     return Cost(
-        work=(Work("index", products * vectors.width / max(1, site.cores), "one"), Work("bytes", vectors.bytes)),
+        work=(Work("index", products, "one"), Work("bytes", vectors.bytes)),
         makes=shape,
         kept=held,
-        needs=(Need(f"an index {factory}", held + 4.0 * vectors.width * sample, "one", advice),),
+        needs=(Need(f"an index {factory}", held + sample, "one", shape.advice),),
     )
 
 
@@ -170,8 +157,7 @@ def _cost(
     looks += 0 if index is None else min(config.sample, asked) * float(data.documents)
     needs = [id_memory(data.documents, "ids of all documents and their order")]
     if index is not None:
-        advice = f"search.index: {_fitting(site, data.documents)}"
-        needs.append(Need(f"an index {index.factory}", index.bytes * data.documents, "one", advice))
+        needs.append(Need(f"an index {index.factory}", index.bytes * data.documents, "one", index.advice))
     passes = -(-asked // cuts.queries) if index is None else 1
     return Cost(
         work=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -97,7 +98,9 @@ class Dense(RetrieverKind):
         else:
             index.create(factory, cast(npt.NDArray, documents).shape[1])
 
-    def index_shape(self, factory: str, documents: int, width: int) -> IndexShape:
+    def index_shape(
+        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
+    ) -> IndexShape:
         """Read the cost of a FAISS index from its factory string.
 
         `Flat` holds 4 bytes a number, `SQ8` one, `PQ64` 64 in all; an inverted file 8 more for the number of the
@@ -112,11 +115,17 @@ class Dense(RetrieverKind):
                 item = width * {"SQ8": 1.0, "SQ4": 0.5, "SQfp16": 2.0}[part]
         cells = next((int(match[1]) for part in parts if (match := re.match(r"IVF(\d+)", part))), None)
         graph = next((int(match[1]) for part in parts if (match := re.match(r"HNSW(\d+)", part))), None)
+        lists = next((int(match[1]) for match in [re.search(r"IVF(\d+)", factory)] if match), 0)
+        sample = min(documents, max(65_536, 64 * lists))
+        products = 20.0 * sample * lists + float(documents) * lists
+        if "HNSW" in factory:
+            products += float(documents) * ef_construction * 40
+        size, looks = item, float(documents)
         if graph is not None:
-            return IndexShape(factory, item + 8.0 * graph + 8, EF * 2.0 * graph)
-        if cells is not None:
-            return IndexShape(factory, item + 8, cells + documents * min(1.0, PROBES / cells))
-        return IndexShape(factory, item, float(documents))
+            size, looks = item + 8.0 * graph + 8, EF * 2.0 * graph
+        elif cells is not None:
+            size, looks = item + 8, cells + documents * min(1.0, PROBES / cells)
+        return IndexShape(factory, size, looks, products, sample, f"search.index: {_fitting(documents, memory)}")
 
     def index_files(self, factory: str, files: int) -> list[IndexFile]:
         """Build one index over all documents."""
@@ -161,6 +170,15 @@ class Dense(RetrieverKind):
         from sparring.components.retrieval import index
 
         return index.gpus() > 0
+
+
+def _fitting(documents: int, memory: float) -> str:
+    """Name an inverted file of product quantizers that fits in four fifths of a machine's memory."""
+    cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
+    for size in (64, 32, 16):
+        if documents * (size + 8.0) < 0.8 * memory:
+            return f"IVF{cells},PQ{size} ({documents * (size + 8.0) / 1e9:,.0f} GB)"
+    return "none of FAISS's: machines with more memory, or exact search (null), which reads vectors from disk"
 
 
 Kind = Dense

@@ -86,7 +86,7 @@ def test_a_model_that_is_not_here_is_as_large_as_its_name_says() -> None:
     ],
 )
 def test_an_index_takes_the_bytes_of_its_kind(factory: str, bytes_of_one: float, looks: float | None) -> None:
-    shape = Dense().index_shape(factory, 1_000_000, 768)
+    shape = Dense().index_shape(factory, 1_000_000, 768, ef_construction=40, memory=1e12)
     assert shape.bytes == bytes_of_one
     assert looks is None or shape.looks == looks
 
