@@ -458,6 +458,10 @@ class _Indexing:
         self._options: dict[str, Any] = {"threads": threads, "factory": factory, "ef_construction": ef_construction}
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        shards = document_shards(self._vectors)[slice(*task["files"])]
+        shards = document_shards(self._vectors)
+        part = shards[slice(*task["files"])]
+        if len(part) < len(shards):  # progress is counted in files
+            self._kind.build_index(path, part, on_added=lambda _: None, **self._options)
+            return
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            self._kind.build_index(path, shards, on_added=progress.add, **self._options)
+            self._kind.build_index(path, part, on_added=progress.add, **self._options)
