@@ -181,12 +181,12 @@ def kind_named(name: str) -> RetrieverKind:
         ours = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
         raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(ours)}, or the dotted path of a module.")
     try:
-        found = getattr(modules.load(module), "Kind", None)
+        kind = getattr(modules.load(module), "Kind", None)
     except ImportError as error:
         raise UserError(f"kind: {name!r}: its module cannot be imported: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, RetrieverKind)):
+    if not (isinstance(kind, type) and issubclass(kind, RetrieverKind)):
         raise UserError(f"kind: {name!r}: the module defines no `Kind`. Assign a subclass of RetrieverKind to it.")
-    return found()
+    return kind()
 
 
 def kind_of(model: Path) -> RetrieverKind:

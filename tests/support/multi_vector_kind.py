@@ -112,9 +112,9 @@ class Model(TextEncoder):
         saved.save_modules(folder, modules, {"model_type": "MultiVectorEncoder"}, self.config)
 
 
-def _maxsim(cosines: Tensor, asked: Tensor, there: Tensor) -> Tensor:
-    """(..., L, M) cosines of tokens to (...) scores, given which tokens of each side there are."""
-    return (cosines.masked_fill(there == 0, -2.0).amax(-1) * asked).sum(-1)
+def _maxsim(cosines: Tensor, query_mask: Tensor, document_mask: Tensor) -> Tensor:
+    """(..., L, M) cosines of tokens to (...) scores. The masks are 1 for a token and 0 for padding."""
+    return (cosines.masked_fill(document_mask == 0, -2.0).amax(-1) * query_mask).sum(-1)
 
 
 class MultiVector(RetrieverKind):
@@ -134,9 +134,9 @@ class MultiVector(RetrieverKind):
         texts = ["what is it", "one two three"]
         ours = represent(Model.load(folder).eval(), folder, texts, "document").numpy()
         theirs = MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
-        for row, found in zip(ours, theirs.encode_document(texts, show_progress_bar=False), strict=True):
+        for row, expected in zip(ours, theirs.encode_document(texts, show_progress_bar=False), strict=True):
             vectors = row[row[:, -1] > 0, :-1]
-            if vectors.shape != found.shape or not np.allclose(vectors, found, atol=1e-5):
+            if vectors.shape != expected.shape or not np.allclose(vectors, expected, atol=1e-5):
                 raise UserError("the exported retriever gives other vectors in sentence-transformers")
 
     def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:
@@ -159,10 +159,10 @@ class MultiVector(RetrieverKind):
         threads: int,
     ) -> topk.Keys:
         """Multiply all tokens of the queries with all of the documents."""
-        asked, found = cast(Ragged, queries), Ragged.joined(cast(Sequence[Ragged], documents))
-        cosines = asked.values[0].astype(np.float32) @ found.values[0].astype(np.float32).T
-        best = np.maximum.reduceat(cosines, found.offsets[:-1], axis=1)
-        scores = np.add.reduceat(best, asked.offsets[:-1], axis=0)
+        ours, theirs = cast(Ragged, queries), Ragged.joined(cast(Sequence[Ragged], documents))
+        cosines = ours.values[0].astype(np.float32) @ theirs.values[0].astype(np.float32).T
+        best = np.maximum.reduceat(cosines, theirs.offsets[:-1], axis=1)
+        scores = np.add.reduceat(best, ours.offsets[:-1], axis=0)
         return topk.merge([topk.keys(scores, np.asarray(order)[None, :])], k)
 
 

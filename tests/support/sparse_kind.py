@@ -92,8 +92,8 @@ class Sparse(RetrieverKind):
         texts = ["what is it", "one two three"]
         ours = represent(Model.load(folder).eval(), folder, texts, "document")
         theirs = SparseEncoder(str(folder), device="cpu", local_files_only=True)
-        found = theirs.encode_document(texts, convert_to_sparse_tensor=False, show_progress_bar=False)
-        if not torch.allclose(ours, found, atol=1e-5):
+        weights = theirs.encode_document(texts, convert_to_sparse_tensor=False, show_progress_bar=False)
+        if not torch.allclose(ours, weights, atol=1e-5):
             raise UserError("the exported retriever gives other weights in sentence-transformers")
 
     def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:

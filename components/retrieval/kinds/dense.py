@@ -56,14 +56,14 @@ class Dense(RetrieverKind):
         for side in get_args(Side):
             limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # it cuts both sides
             ours = represent(model, folder, TEXTS, side, limit).numpy()
-            again = (
-                model.config.truncate is not None and model.config.similarity == "cosine"
-            )  # it normalizes, then cuts
-            found = getattr(theirs, f"encode_{side}")(TEXTS, show_progress_bar=False, normalize_embeddings=again)
-            apart = np.abs(found - ours).max()
-            if not apart <= APART * max(1.0, np.abs(ours).max()):
+            cut_last = model.config.truncate is not None and model.config.similarity == "cosine"
+            encode = getattr(theirs, f"encode_{side}")
+            vectors = encode(TEXTS, show_progress_bar=False, normalize_embeddings=cut_last)
+            difference = np.abs(vectors - ours).max()
+            if not difference <= APART * max(1.0, np.abs(ours).max()):
                 raise UserError(
-                    f"the exported retriever gives other vectors in sentence-transformers: of a {side} by {apart:.2g}"
+                    "the exported retriever gives other vectors in sentence-transformers: "
+                    f"of a {side} by {difference:.2g}"
                 )
 
     def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:

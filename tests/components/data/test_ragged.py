@@ -45,20 +45,20 @@ def test_parts_are_joined_in_order() -> None:
 
 def test_places_that_are_masked_are_left_out() -> None:
     where = np.array([[True, False, True], [False, False, False]])
-    found = Ragged.of(where, np.arange(6).reshape(2, 3), np.ones((2, 3, 4)))
-    assert found.offsets.tolist() == [0, 2, 2]
-    assert found.values[0].tolist() == [0, 2]
-    assert found.values[1].shape == (2, 4)
+    stored = Ragged.of(where, np.arange(6).reshape(2, 3), np.ones((2, 3, 4)))
+    assert stored.offsets.tolist() == [0, 2, 2]
+    assert stored.values[0].tolist() == [0, 2]
+    assert stored.values[1].shape == (2, 4)
 
 
 @pytest.mark.parametrize("of", [LISTS, [[]], []])
 def test_a_file_has_all_arrays(of: list[list[int]], tmp_path: Path) -> None:
     save_rows(tmp_path / "rows.npy", rows(of))
-    found = read_rows(tmp_path / "rows.npy")
-    assert isinstance(found, Ragged)
-    assert len(found) == len(of)
-    assert lists(found) == (of or [[]])
-    assert [array.dtype for array in found.values] == [np.int32, np.float16]
+    stored = read_rows(tmp_path / "rows.npy")
+    assert isinstance(stored, Ragged)
+    assert len(stored) == len(of)
+    assert lists(stored) == (of or [[]])
+    assert [array.dtype for array in stored.values] == [np.int32, np.float16]
 
 
 def test_a_file_of_one_array_is_that_array(tmp_path: Path) -> None:

@@ -74,29 +74,29 @@ def run(tmp_path_factory: pytest.TempPathFactory, beir: Path, encoder: Path) -> 
 
 
 def _run(place: Path, retriever: Any, beir: Path) -> None:
-    def made(name: str, function: Any, **inputs: Any) -> Path:
+    def run(name: str, function: Any, **inputs: Any) -> Path:
         (place / name).mkdir()
         function(place / name, INLINE, **inputs)
         return place / name
 
-    data = made("data", ingest, source=Source(format="beir", path=str(beir)))
+    data = run("data", ingest, source=Source(format="beir", path=str(beir)))
     start = toy.started(place / "start", retriever)
-    tokens = made("tokens", tokenize, data=data, model=start, config=TokenizeConfig())
+    tokens = run("tokens", tokenize, data=data, model=start, config=TokenizeConfig())
 
     def retrieved(name: str, model: Path, split: str) -> Path:
         inputs = {"data": data, "tokens": tokens, "retriever": model, "config": ENCODE}
-        queries = made(f"{name}-queries", encode_queries, split=split, **inputs)
-        vectors = made(f"{name}-vectors", encode_documents, **inputs)
-        return made(f"{name}-ranking", search, data=data, vectors=vectors, queries=queries, k=K, config=SearchConfig())
+        queries = run(f"{name}-queries", encode_queries, split=split, **inputs)
+        vectors = run(f"{name}-vectors", encode_documents, **inputs)
+        return run(f"{name}-ranking", search, data=data, vectors=vectors, queries=queries, k=K, config=SearchConfig())
 
     ranking = retrieved("start", start, "train")
     mined = {"split": "train", "groups": 32, "seed": [1], "config": MineConfig(negatives=2, depth=K)}
-    groups = made("groups", mine, data=data, tokens=tokens, ranking=ranking, **mined)
+    groups = run("groups", mine, data=data, tokens=tokens, ranking=ranking, **mined)
     config = toy.train_config(losses=[BATCH, GROUP], updates=8, log_every=1)
     inputs = {"objective": "retriever", "rows": groups, "dev": None, "data": data, "tokens": tokens, "start": start}
-    made("trained", train, seed=[1], config=config, **inputs)
+    run("trained", train, seed=[1], config=config, **inputs)
     retrieved("end", place / "trained", "test")
-    made("measured", evaluate, data=data, ranking=place / "end-ranking", split="test", measures=["RR@10"])
+    run("measured", evaluate, data=data, ranking=place / "end-ranking", split="test", measures=["RR@10"])
 
 
 def table(run: Path, name: str) -> list[dict[str, Any]]:
@@ -123,17 +123,17 @@ def test_the_ranking_is_that_of_the_model_itself(run: Callable[[str], Path], nam
     store = TokenStore(place / "tokens", place / "trained/model")
     ids = read_json(place / "end-queries/queries.json")
     rows = pq.read_table(place / "data/queries.parquet")["query_id"].to_pylist()
-    asked = np.array([rows.index(query) for query in ids])
+    numbers = np.array([rows.index(query) for query in ids])
     documents = pq.read_table(place / "data/documents.parquet")["doc_id"].to_pylist()
     with torch.no_grad():
-        queries = model(store.template.texts(store.queries, asked, 8), "query")
+        queries = model(store.template.texts(store.queries, numbers, 8), "query")
         whole = model(store.template.texts(store.documents, np.arange(len(documents)), 24), "document")
         scores = model.score(queries, whole).numpy()
         lists = model.score_lists(queries, whole.expand(len(queries), *whole.shape)).numpy()
     np.testing.assert_allclose(lists, scores, rtol=1e-5, atol=1e-5)
-    found = table(place, "end-ranking")
-    assert len(found) == K * len(ids)
-    for row in found:
+    ranking = table(place, "end-ranking")
+    assert len(ranking) == K * len(ids)
+    for row in ranking:
         score = scores[ids.index(row["query_id"]), documents.index(row["doc_id"])]
         assert row["score"] == pytest.approx(score, rel=1e-4, abs=1e-5)
         assert (scores[ids.index(row["query_id"])] > score + 1e-4).sum() < row["rank"]
@@ -157,9 +157,9 @@ def test_the_exported_model_represents_texts_alike_in_sentence_transformers(
     run: Callable[[str], Path], name: str, tmp_path: Path
 ) -> None:
     model_folder.copy(run(name) / "trained/model", tmp_path / "exported")
-    found = kind.kind_of(tmp_path / "exported")
-    assert hasattr(sentence_transformers, found.loader)
-    found.check_export(tmp_path / "exported")
+    exported = kind.kind_of(tmp_path / "exported")
+    assert hasattr(sentence_transformers, exported.loader)
+    exported.check_export(tmp_path / "exported")
 
 
 def test_an_index_is_built_and_searched_in_shards(run: Callable[[str], Path], tmp_path: Path) -> None:
@@ -174,8 +174,11 @@ def test_an_index_is_built_and_searched_in_shards(run: Callable[[str], Path], tm
     inputs = {"data": place / "data", "vectors": vectors, "queries": place / "end-queries", "k": K}
     summary = search(tmp_path / "out", INLINE, config=options, index=tmp_path / "index", **inputs)
     assert summary[f"recall@{K} of exact"] == 1.0
-    exact, found = table(place, "end-ranking"), pq.read_table(tmp_path / "out/ranking.parquet").to_pylist()
-    assert [(row["query_id"], row["doc_id"]) for row in found] == [(row["query_id"], row["doc_id"]) for row in exact]
+    pairs = [
+        [(row["query_id"], row["doc_id"]) for row in table(at, name)]
+        for at, name in ((place, "end-ranking"), (tmp_path, "out"))
+    ]
+    assert pairs[0] == pairs[1]
 
 
 def test_a_kind_without_an_index_refuses_one(tmp_path: Path) -> None:
@@ -249,14 +252,14 @@ def gradients(place: Path, name: str, start: Path, out: Path) -> None:
         max_tokens=60,  # several chunks
         recompute=True,
     )
-    made = make_objective("retriever", inputs, seed=1)
+    objective = make_objective("retriever", inputs, seed=1)
     count, rank = workers(), dist.get_rank() if workers() > 1 else 0
     share = 8 // count
-    batch = made.collate(visits(range(rank * share, (rank + 1) * share)))
-    sum(term.value for term in made.terms(made.encode(batch), batch).values()).backward()
-    sum_gradients(list(made.parameters()))
-    found = {key: value.grad for key, value in made.named_parameters() if value.grad is not None}
-    save_file(found, out / f"{name}-{count}-{rank}.safetensors")
+    batch = objective.collate(visits(range(rank * share, (rank + 1) * share)))
+    sum(term.value for term in objective.terms(objective.encode(batch), batch).values()).backward()
+    sum_gradients(list(objective.parameters()))
+    gradient = {key: value.grad for key, value in objective.named_parameters() if value.grad is not None}
+    save_file(gradient, out / f"{name}-{count}-{rank}.safetensors")
 
 
 def worker(rank: int, place: Path, names: list[str], out: Path) -> None:
