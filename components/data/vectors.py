@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparring.components.config import Damaged, UserError
+from sparring.components.data.ragged import Ragged
 from sparring.components.data.tables import TEXT
-from sparring.components.files import read_json, write_array
+from sparring.components.files import read_json, save_array, write_array
 
 MAX_NUMBERS = 2**26
 """The most numbers (floats) of document vectors held in memory at once. It changes memory and speed, not results."""
@@ -22,12 +23,52 @@ SHARDS = "documents.json"
 """The names of the files of documents' vectors, in the order of the documents. Sorted by name, the 100,000th file would
 come before the second."""
 
+KIND = "kind.json"
+"""The file that names the retriever kind of stored representations. Plain vectors have none."""
+
 Rows = npt.NDArray[np.int64]
 
 
-class Shards(Sequence[npt.NDArray]):
-    """Arrays in files. Each is memory-mapped anew whenever it is asked for: the pages that were read count as the
-    process's memory as long as a mapping exists, so lasting mappings would grow with the collection."""
+def stored_kind(folder: Path) -> str | None:
+    """The kind of the representations in a folder; None for vectors."""
+    return str(read_json(folder / KIND)) if (folder / KIND).exists() else None
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Join the rows of stored representations, in order."""
+    return Ragged.joined(parts) if isinstance(parts[0], Ragged) else np.concatenate(parts)
+
+
+def save_rows(path: Path, rows: Any) -> None:
+    """Write a file that `read_rows` reads. Not atomic."""
+    if isinstance(rows, Ragged):
+        rows.save(path)
+    else:
+        save_array(path, rows)
+
+
+def _check_vectors(folder: Path) -> None:
+    """UserError for representations that are no vectors."""
+    if (name := stored_kind(folder)) is not None:
+        raise UserError(f"{folder}: representations of the kind {name}, which are no vectors. Use a dense retriever.")
+
+
+def read_rows(path: Path) -> Any:
+    """A file of stored representations: an array, or `Ragged`, whose file has several arrays.
+
+    It is memory-mapped, copy on write, as torch does not accept read-only memory.
+    """
+    try:
+        array = np.load(path, mmap_mode="c")
+        return array if array.offset + array.nbytes >= path.stat().st_size else Ragged.open(path)
+    except (ValueError, EOFError) as error:
+        raise Damaged(f"{path}: cut, or no array: {error}", path) from None
+
+
+class Shards(Sequence[Any]):
+    """Arrays in files, or rows of different lengths. Each is memory-mapped anew whenever it is asked for: the pages
+    that were read count as the process's memory as long as a mapping exists, so lasting mappings would grow with the
+    collection."""
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
@@ -38,15 +79,11 @@ class Shards(Sequence[npt.NDArray]):
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return Shards(self._paths[at])
-        path = self._paths[at]
-        try:
-            return np.load(path, mmap_mode="c")  # copy on write: torch does not accept read-only memory
-        except (ValueError, EOFError) as error:
-            raise Damaged(f"{path}: cut, or no array: {error}", path) from None
+        return read_rows(self._paths[at])
 
 
 def document_shards(folder: Path) -> Shards:
-    """The documents' vectors, in the order of the documents."""
+    """The documents' vectors or other representations, in the order of the documents."""
     return Shards([folder / name for name in read_json(folder / SHARDS)])
 
 
@@ -54,6 +91,7 @@ class DocumentVectors:
     """The vectors of a collection's documents, from which rows are read on demand."""
 
     def __init__(self, folder: Path) -> None:
+        _check_vectors(folder)
         self._shards = document_shards(folder)
         self._starts = np.cumsum([0, *(len(shard) for shard in self._shards)])
 
@@ -93,6 +131,8 @@ class QueryVectors:
     """The vectors of some splits' queries, from which rows are read on demand. Rows count on from split to split."""
 
     def __init__(self, *folders: Path) -> None:
+        for folder in folders:
+            _check_vectors(folder)
         self._folders = folders
         self._starts = np.cumsum([0, *map(len, self._open())])
 

@@ -109,6 +109,22 @@ def is_directory(model: str) -> bool:
     return Path(model).expanduser().exists() or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
+class TextEncoderConfig(Adaptable):
+    """A retriever's config as its kind extends it: how texts are read. The dense kind has a config of its own, whose
+    values may be those of a folder."""
+
+    query_tokens: int = Field(32, ge=3)
+    """Maximum length of a query in tokens, special tokens included."""
+    document_tokens: int = Field(128, ge=3)
+    """Maximum length of a document in tokens, special tokens included."""
+    query_prompt: str = ""
+    """Text put before every query. Its tokens count."""
+    document_prompt: str = ""
+    """Text put before every document. Its tokens count."""
+    seed: int = 0
+    """Random seed of new weights."""
+
+
 class DualEncoderConfig(Adaptable):
     """A retriever made from a pre-trained model: an encoder, or a retriever as sentence-transformers and `export` write
     it.
@@ -116,7 +132,7 @@ class DualEncoderConfig(Adaptable):
     What is null is as the retriever's folder has it; of an encoder alone, as `ResolvedDualEncoderConfig` has it.
     """
 
-    kind: Literal["dual_encoder"] = "dual_encoder"
+    kind: Literal["dense"] = "dense"
     towers: Literal["shared", "separate"] | None = None
     """`shared`: one encoder for queries and documents. `separate`: one encoder each, with the same initial weights
     unless the folder has two."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -28,12 +28,12 @@ from sparring.components.models import (
 )
 from sparring.components.models.configs import DualEncoderConfig, ResolvedDualEncoderConfig
 from sparring.components.models.sentence_modules import SIDES, WEIGHTS, Found
+from sparring.components.models.text_encoder import Side, TextEncoder
 
-Side = Literal["query", "document"]
 _Place = TypeVar("_Place")
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(TextEncoder):
     """One or two encoders ("towers"), pooling, and optionally projections and normalization.
 
     The three of Moiseev et al. (2023) are `towers: shared` (SDE), `separate` (ADE), and `separate` with
@@ -140,16 +140,6 @@ class DualEncoder(nn.Module):
         """The encoder of a side."""
         return _for_side(self.towers, side)
 
-    @property
-    def base_model(self) -> Any:
-        """One of the encoders, for what depends on their shape alone: all have the same."""
-        return self.tower("document")
-
-    def to_dtype(self, dtype: torch.dtype) -> Self:
-        """Convert the towers to another precision; pooling and projections stay in fp32."""
-        self.towers.to(dtype)
-        return self
-
     def with_separate_towers(self) -> Self:
         """This retriever with an encoder and projection for each side; those that were shared become equal copies."""
         config = self.config.model_copy(update={"towers": "separate", "share": type(self.config.share)()})
@@ -159,10 +149,6 @@ class DualEncoder(nn.Module):
         for side in sides:
             model.projections[side].load_state_dict(_for_side(self.projections, side).state_dict())
         return model
-
-    def max_tokens(self, side: Side) -> int:
-        """Maximum length of a side's texts in tokens, special tokens included."""
-        return self.config.query_tokens if side == "query" else self.config.document_tokens
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
         """Write it for this project, `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)`.

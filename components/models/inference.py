@@ -28,10 +28,10 @@ from sparring.components.data.template import Template
 from sparring.components.data.tokens import Tokens
 from sparring.components.models import adapters
 from sparring.components.models.cross_encoder import CrossEncoder
-from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.text_encoder import TextEncoder
 from sparring.components.timing import timed
 
-Model = TypeVar("Model", bound=DualEncoder | CrossEncoder)
+Model = TypeVar("Model", bound=TextEncoder | CrossEncoder)
 
 
 class Reading(Protocol):
@@ -82,7 +82,7 @@ class Inference:
 
     def __init__(
         self,
-        kind: type[DualEncoder] | type[CrossEncoder],
+        kind: type[TextEncoder] | type[CrossEncoder],
         folder: Path,
         *,
         precision: str,
@@ -125,7 +125,7 @@ class TimedInference(Inference):
     """The same, with how long it takes beside the least that this processor needs for the model's matrix products."""
 
     def __init__(
-        self, kind: type[DualEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
+        self, kind: type[TextEncoder] | type[CrossEncoder], folder: Path, *, precision: str, **options: Any
     ) -> None:
         super().__init__(kind, folder, precision=precision, **options)
         self.rate = self.products.rate(tokens=self.batch_tokens, device=self.device.type, precision=self._precision)
@@ -155,9 +155,9 @@ def ready(model: Model, *, device: torch.device, precision: str) -> Model:
     return model
 
 
-def first_only(model: DualEncoder | CrossEncoder) -> bool:
+def first_only(model: TextEncoder | CrossEncoder) -> bool:
     """Whether all that counts of the last states is the first token's."""
-    return model.config.pooling in ("cls", "first")
+    return getattr(model.config, "pooling", None) in ("cls", "first")
 
 
 def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:

@@ -27,7 +27,8 @@ from sparring.components.data.template import Template
 from sparring.components.data.tokenizers import load_tokenizer
 from sparring.components.data.tokens import Tokens
 from sparring.components.models.cross_encoder import CrossEncoder
-from sparring.components.models.dual_encoder import DualEncoder, Side
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.text_encoder import Side
 
 FILE = "onnx/model.onnx"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
+from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.parts.config import DifferenceConfig
 from sparring.components.objectives.parts.difference import DifferencePrediction
 from sparring.components.objectives.parts.editing import Edits
@@ -73,6 +74,8 @@ class DiffCSERetriever(Retriever):
         language_model: Path | None = None,
     ) -> None:
         super().__init__(inputs)
+        if not isinstance(self.model, DualEncoder):
+            raise UserError(f"objective: diffcse_retriever: the retriever is {self.model.config.kind}; accepted: dense")
         difference = difference or DifferenceConfig()
         if difference.edits_of != "same":
             raise UserError(f"edits_of: {difference.edits_of}: candidates of a group have no next text; accepted: same")

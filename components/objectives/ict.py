@@ -74,7 +74,7 @@ class ICT(DocumentObjective, Retriever):
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among the documents of the batch."""
-        return ranking_measures(batch_scores(*representations, batch).rows())
+        return ranking_measures(batch_scores(*representations, batch, by=self.model).rows())
 
 
 def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Train a dual encoder on groups: over each query's own candidates, or over the whole batch of all workers."""
+"""Train a retriever of any kind on groups: over each query's own candidates, or over the whole batch of all workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sparring.components.config import UserError
 from sparring.components.data.batches import Batch
 from sparring.components.data.own_documents import never_negatives
 from sparring.components.data.token_store import TokenStore
-from sparring.components.models.dual_encoder import DualEncoder
 from sparring.components.objectives.parts.scoring import RetrieverBatch, batch_scores, group_scores
+from sparring.components.retrieval import kind
 from sparring.components.scores import Scores
 from sparring.components.training.group_objective import GroupObjective, PaddedGroups
 from sparring.components.training.objective import ObjectiveInputs, Visit, ranking_measures
@@ -24,7 +24,7 @@ from sparring.components.training.terms import Duplicates, LossTerm, TermSum
 
 
 class Retriever(GroupObjective):
-    """Inner products of queries and documents under the losses asked for."""
+    """Scores of queries and documents under the losses asked for."""
 
     views: ClassVar[tuple[str, ...]] = ("group", "batch")
     prefixes = ("group", "batch")
@@ -33,12 +33,14 @@ class Retriever(GroupObjective):
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
-        self.model = DualEncoder.load(inputs.model)
+        self.model = kind.load(inputs.model)
+        width = self.model.dimensions
         for longest in (max(term.dimensions) for term in inputs.losses if term.dimensions is not None):
-            if longest > self.model.dimensions:
+            if width is None:
+                raise UserError("losses: dimensions: a retriever of this kind has no dimensions to cut; accepted: null")
+            if longest > width:
                 raise UserError(
-                    f"losses: dimensions: {longest}: the retriever's vectors have {self.model.dimensions}; "
-                    "accepted: at most these"
+                    f"losses: dimensions: {longest}: the retriever's vectors have {width}; accepted: at most these"
                 )
         self.products = [MatrixProducts(self.model.tower("document"))]
         self._tokens = TokenStore(inputs.tokens, inputs.model)
@@ -76,7 +78,7 @@ class Retriever(GroupObjective):
         return self.products[0].training_operations(lengths.numpy())
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
-        """(Q, d) and (U, d) vectors."""
+        """(Q, ...) and (U, ...) representations."""
 
         def vectors(side: Any, texts: Batch) -> Tensor:
             return self.in_chunks(lambda b: self.model(b, side), texts)
@@ -101,14 +103,14 @@ class Retriever(GroupObjective):
         def scores(over: str, duplicates: Duplicates, prefix: int | None) -> Scores:
             queries, documents = vectors(prefix)
             if over == "group":
-                return group_scores(queries, documents, batch)
-            return batch_scores(queries, documents, batch, duplicates)
+                return group_scores(queries, documents, batch, self.model)
+            return batch_scores(queries, documents, batch, duplicates, self.model)
 
         return lambda term: scores(term.over, term.duplicates, term.prefix)
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
         """`RR` and `accuracy` among each query's own candidates."""
-        return ranking_measures(group_scores(*representations, batch).rows())
+        return ranking_measures(group_scores(*representations, batch, self.model).rows())
 
 
 _NONE = np.empty(0, np.int64)

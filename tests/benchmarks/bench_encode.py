@@ -36,7 +36,7 @@ def test_encode(few_of_each: tuple[str, World]) -> None:
     encoder = an_encoder(few)
 
     def ours() -> np.ndarray:
-        return encoder.vectors("document", rows)[0]
+        return encoder.represent("document", rows)[0]
 
     def with_tokens() -> np.ndarray:
         tokenize(few.place("tokens"), few.machine, data=few.data, model=few.retriever, config=TokenizeConfig())

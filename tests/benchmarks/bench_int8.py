@@ -30,7 +30,7 @@ def test_int8(few_of_each: tuple[str, World]) -> None:
     encoders = {kind: an_encoder(few, precision=kind, vectors="float32") for kind in kinds}
 
     def encoding(kind: str) -> Callable[[], np.ndarray]:
-        return lambda: encoders[kind].vectors("document", rows)[0]
+        return lambda: encoders[kind].represent("document", rows)[0]
 
     job, ours = "encode a corpus, int8", encoding("int8")
     table = [
@@ -40,7 +40,7 @@ def test_int8(few_of_each: tuple[str, World]) -> None:
     right = right_documents(few)
     queries = np.arange(len(few.queries()))
     found = {
-        kind: ranked(encoder.vectors("query", queries)[0] @ encoder.vectors("document", rows)[0].T, right)
+        kind: ranked(encoder.represent("query", queries)[0] @ encoder.represent("document", rows)[0].T, right)
         for kind, encoder in encoders.items()
     }
     expected = found["fp32"][0]

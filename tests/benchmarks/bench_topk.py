@@ -169,11 +169,11 @@ def _collection(world: World) -> Path:
     place.mkdir()
     rows = np.arange(ENCODED)
     encoder = an_encoder(world)
-    base = encoder.vectors("document", rows)[0]
+    base = encoder.represent("document", rows)[0]
     kind = torch.float16 if world.machine.cuda else torch.float32
     parts = (_mixed(base, min(SHARD, COUNT - start), start, world.device, kind) for start in range(0, COUNT, SHARD))
     toy.write_document_vectors(place, parts)
-    np.save(place / "queries.npy", _mixed(encoder.vectors("query", rows)[0], ASKED, COUNT, world.device))
+    np.save(place / "queries.npy", _mixed(encoder.represent("query", rows)[0], ASKED, COUNT, world.device))
     ids = [f"q{at}" for at in range(ASKED)]
     (place / "queries.json").write_text(json.dumps(ids))
     columns = {"query_id": ids, "text": ids, "answers": [[]] * ASKED, "split": ["test"] * ASKED}

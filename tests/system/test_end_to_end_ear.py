@@ -522,7 +522,7 @@ def test_what_has_a_gpu(eared: Place, whole: Place, monkeypatch: pytest.MonkeyPa
         "lucene_index": ("its own", False),
         "lucene_search": ("java", False),
         "lucene_feedback": ("java", False),
-        "faiss_index": ("its own", False),
+        "build_index": ("its own", False),
         "expand_by_relevance": ("map", False),
         "encode_documents": ("map", True),
         "encode_queries": ("map", True),

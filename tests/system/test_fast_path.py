@@ -80,7 +80,7 @@ def test_vectors_and_rankings_are_those_of_fp32(world: dict[str, Any]) -> None:
     )
     texts, asked = world["texts"][:DOCUMENTS], world["queries"]["text"][:QUERIES]
     ours = {
-        side: encoder.vectors(side, np.arange(n))[0].astype(EncodeConfig().vectors)
+        side: encoder.represent(side, np.arange(n))[0].astype(EncodeConfig().vectors)
         for side, n in (("document", len(texts)), ("query", len(asked)))
     }
     plain = {"document": of_theirs(world, texts), "query": of_theirs(world, asked)}

@@ -40,7 +40,7 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
     """Write README.md to the folder of a model that a step made, which holds nothing but that model."""
     text, onnx = (folder / MODEL_CONFIG).read_text(), bool(list(folder.rglob("onnx/model.onnx")))
     origin = origin_of(model, experiment, store, command)
-    if json.loads(text)["kind"] == "dual_encoder":
+    if json.loads(text)["kind"] == "dense":
         config = ResolvedDualEncoderConfig.model_validate_json(text)
         tower = folder / "query" if config.towers == "separate" else folder
         adapted = tower / BASE

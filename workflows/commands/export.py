@@ -10,38 +10,31 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
-import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparring.components.config import UserError, listing
 from sparring.components.data.tables import RANKING, of_queries
 from sparring.components.files import file_names, new_folder
-from sparring.components.models import model_folder
 from sparring.components.models.configs import BASE, RANKER_CODE
+from sparring.components.retrieval.kind import kind_of
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.sources import trec
+from sparring.components.systems import model_folder
 from sparring.components.systems.config import FOLDER
 from sparring.workflows.commands import cards, group_files, system_folder
 from sparring.workflows.commands.shared_arguments import add_config, check_output, opened, run_command
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.program import program
 from sparring.workflows.stages.sentences import SentencesConfig
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.availability import finished, unchanged
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.deployable import Deployment
-
-TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
-"""What an exported retriever is tried with."""
-APART = 1e-4
-"""How far its vectors may be from ours."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -170,8 +163,9 @@ class Export:
             adapter = f"{self.to}/retriever/{tower.parent.name}"
             yield f'{name}: PeftModel.from_pretrained(MODEL, "{adapter}")'
         else:
-            _compare(folder / "retriever")
-            yield f'{name}: SentenceTransformer("{self.to}/retriever")'
+            kind = kind_of(folder / "retriever")
+            kind.check_export(folder / "retriever")
+            yield f'{name}: {kind.loader}("{self.to}/retriever")'
         yield from self._finished_model(folder / "retriever", retriever)
 
     def _ranker(self, folder: Path) -> Iterator[str]:
@@ -246,32 +240,3 @@ def _disk_full_named(to: Path) -> Iterator[None]:
         if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
             raise
         raise UserError(f"{to}: the disk is full; nothing was exported") from None
-
-
-def _compare(folder: Path) -> None:
-    """UserError where sentence-transformers, if it is installed, makes other vectors with a retriever than we do."""
-    if find_spec("sentence_transformers") is None:
-        return
-    import torch
-    from sentence_transformers import SentenceTransformer
-
-    from sparring.components.data.template import Template
-    from sparring.components.data.tokenizers import load_tokenizer
-    from sparring.components.data.tokens import Tokens
-    from sparring.components.models.dual_encoder import DualEncoder, Side
-
-    tokenizer, model = load_tokenizer(folder), DualEncoder.load(folder).eval()
-    theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    for side in get_args(Side):
-        prompt = getattr(model.config, f"{side}_prompt")
-        tokens = Tokens.of(tokenizer([prompt + text for text in TEXTS], add_special_tokens=False)["input_ids"])
-        limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # where it cuts both sides
-        with torch.inference_mode():
-            ours = model(Template.of(tokenizer).texts(tokens, np.arange(len(TEXTS)), limit), side).numpy()
-        again = model.config.truncate is not None and model.config.similarity == "cosine"  # it cuts vectors of length 1
-        found = getattr(theirs, f"encode_{side}")(TEXTS, show_progress_bar=False, normalize_embeddings=again)
-        apart = np.abs(found - ours).max()
-        if not apart <= APART * max(1.0, np.abs(ours).max()):
-            raise UserError(
-                f"the exported retriever gives other vectors in sentence-transformers: of a {side} by {apart:.2g}"
-            )

@@ -127,6 +127,8 @@ class Index:
     bytes: float
     looks: float
     """Documents that a query is compared with."""
+    advice: str = ""
+    """What to use instead if the index does not fit in memory."""
 
 
 @dataclass(frozen=True, eq=False)

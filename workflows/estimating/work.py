@@ -14,6 +14,7 @@ import numpy as np
 
 from sparring.components.config import listing
 from sparring.components.models.shape import predicted_at_once, shape_of
+from sparring.components.retrieval.kind import DEFAULT, kind_named
 from sparring.components.training.terms import declared
 from sparring.workflows.estimating.site import Pool, Site
 from sparring.workflows.estimating.sizes import (
@@ -35,7 +36,6 @@ SELF_CHECK = 32
 TARGET, ANSWER, IN_FILE = 20.0, 4.0, 15.0
 """Mean tokens of a generator's target, of an answer, and of an expansion in a file."""
 MORE_MEMORY = "a machine with more memory"
-INDEX = "search.index: codes of 64 bytes per document, such as IVF65536,PQ64, or null, which searches vectors on disk"
 
 
 class Inputs(dict[str, Any]):
@@ -283,8 +283,10 @@ def _encode(site: Site, inputs: Inputs) -> Work:
         count, lengths = data.count(inputs.split), _lengths(model, data.query_lengths, 2, "query_tokens", 32)
     else:
         count, lengths = data.documents, _lengths(model, data.document_lengths, 2, "document_tokens", 128)
-    width = getattr(model.config, "projection", None) or model.shape.width
-    vectors = Vectors(count, width, 2 if config.vectors == "float16" else 4)
+    numbers = kind_named(getattr(model.config, "kind", DEFAULT)).numbers(
+        model.config, model.shape, float(lengths.mean())
+    )
+    vectors = Vectors(count, round(numbers), 2 if config.vectors == "float16" else 4)
     return _by_model(site, "encoding", model, count * _operations(model, lengths), vectors, precision=config.precision)
 
 
@@ -414,7 +416,7 @@ def _search(site: Site, inputs: Inputs) -> Work:
     looks = queries * float(documents)
     if index is not None:
         looks = queries * index.looks + min(inputs.config.sample, queries) * float(documents)
-        needs.append(Need(f"an index {index.factory}", index.bytes, "one", INDEX))
+        needs.append(Need(f"an index {index.factory}", index.bytes, "one", index.advice))
     return Work(
         amount=looks * inputs.vectors.width + 3e4 * makes.rows,
         makes=makes,
@@ -424,31 +426,15 @@ def _search(site: Site, inputs: Inputs) -> Work:
     )
 
 
-def _faiss_index(site: Site, inputs: Inputs) -> Work:
+def _build_index(site: Site, inputs: Inputs) -> Work:
     """One process holds the index, and the sample that the index is trained on."""
-    vectors, factory = inputs.vectors, inputs.factory
-    index, cells = index_of(factory, vectors.count, vectors.width), _number(r"IVF(\d+)", factory)
-    sample = min(vectors.count, max(65_536, 64 * cells))
-    compared = 20.0 * sample * cells + vectors.count * (cells + (1600.0 if "HNSW" in factory else 0.0))
-    held = index.bytes + 4.0 * vectors.width * sample
-    needs = (Need(f"an index {factory}", held, "one", INDEX),)
-    return Work(amount=compared * vectors.width, makes=index, pool="map", needs=needs)
-
-
-def index_of(factory: str, documents: int, width: int, probes: int = 16, ef: int = 128) -> Index:
-    """Size a FAISS index. A document takes 4 bytes a number (`Flat`), one (`SQ8`) or 64 in all (`PQ64`), in an inverted
-    file 8 more, in a graph 8 more for each neighbour."""
-    item, coarse = 4.0 * width, factory.replace("_HNSW32", "")
-    if codes := re.search(r"(?:^|,)PQ(\d+)(?:x(\d+))?", factory):
-        item = float(codes[1]) * int(codes[2] or 8) / 8
-    elif scalar := re.search(r"SQ(8|4|fp16)", factory):
-        item = width * {"8": 1.0, "4": 0.5, "fp16": 2.0}[scalar[1]]
-    cells, links = _number(r"IVF(\d+)", coarse), _number(r"HNSW(\d+)", coarse)
-    if links:
-        return Index(factory, documents * (item + 8.0 * links + 8), ef * 2.0 * links)
-    if cells:
-        return Index(factory, documents * (item + 8), cells + documents * min(1.0, probes / cells))
-    return Index(factory, documents * item, float(documents))
+    vectors, kind = inputs.vectors, kind_named(inputs.kind)
+    options = {"ef_construction": inputs.ef_construction, "memory": site.memory}
+    shape = kind.index_shape(inputs.factory, vectors.count, vectors.width, **options)
+    index = Index(shape.factory, shape.bytes * vectors.count, shape.looks, shape.advice)
+    held = index.bytes + 4.0 * vectors.width * shape.sample
+    needs = (Need(f"an index {index.factory}", held, "one", index.advice),)
+    return Work(amount=shape.products * vectors.width, makes=index, pool="map", needs=needs)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -521,7 +507,7 @@ WORK: dict[str, Callable[[Site, Inputs], Work]] = {
     "score.rerank": _rerank,
     "score.score_groups": _score_groups,
     "search.candidates": _search,
-    "search.faiss_index": _faiss_index,
+    "search.build_index": _build_index,
     "search.search": _search,
     "sentences.similarity": _similarity,
     "sentences.transfer": _transfer,

@@ -11,7 +11,8 @@ from sparring.components.config import Config as Part
 from sparring.components.config import distinct
 from sparring.components.evaluation.gate import GateConfig
 from sparring.components.evaluation.measures import sees_order
-from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.models.configs import CrossEncoderConfig
+from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.retrieval.prior import PriorConfig
 from sparring.components.training.terms import LossTerm
 from sparring.workflows.stages.collection import Collection
@@ -38,7 +39,7 @@ Control = Literal["in-batch", "ance"]
 class RetrieverSide(Part):
     """The retriever's side of the game."""
 
-    model: DualEncoderConfig
+    model: RetrieverConfig
     warm: TrainingPhase
     """The warm-up before the game (Algorithm 1, line 2). Its ranked negatives come from BM25."""
     game: TrainingPhase

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.training.config import TrainConfig
 from sparring.workflows.stages.collection import Collection
@@ -31,7 +31,7 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     """A collection and a retriever."""
 
     recipe: Literal["dpr"]
-    retriever: DualEncoderConfig
+    retriever: RetrieverConfig
     negatives: MineConfig = MineConfig(negatives=1)
     """Hard negatives of a group, from BM25's ranking. `negatives: 0` for in-batch ones alone."""
     screen: ScreenConfig | None = None

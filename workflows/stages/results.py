@@ -60,7 +60,7 @@ class Results:
             queries=queries,
         )
         analysis = None
-        if self.config.analyse is not None and isinstance(system, Dense) and not system.is_variant:
+        if self.config.analyse is not None and isinstance(system, Dense) and system.has_vectors:
             analysis = step(
                 f"{whose} analysis",
                 analyse,

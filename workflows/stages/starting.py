@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from sparring.components.config import Config as Part
 from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
 from sparring.workflows.stages.collection import Collection
@@ -42,7 +43,7 @@ class StartedConfig(RetrievalConfig):
 class RetrieverToMeasure(Part):
     """A recipe that measures one retriever and trains none."""
 
-    retriever: DualEncoderConfig | None = None
+    retriever: RetrieverConfig | None = None
     """A model as it is: from a hub, a package, or the folder of an export, which needs no more than `model`."""
     experiment: str | None = None
     """An experiment's file instead, relative to where you run or to this config: the last retriever that it trains."""

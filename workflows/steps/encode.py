@@ -10,9 +10,12 @@ from pydantic import Field
 
 from sparring.components.config import Config
 from sparring.components.data.groups import query_ids_of
+from sparring.components.data.ragged import Ragged
 from sparring.components.data.tables import QUERIES, read
-from sparring.components.data.vectors import SHARDS
-from sparring.components.files import remove, save_array, write_array, write_json
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.data.vectors import KIND, SHARDS, joined, read_rows, save_rows
+from sparring.components.files import read_json, remove, replacing, write_array, write_json
+from sparring.components.retrieval.kind import DEFAULT, kind_of
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards, row_shards
 from sparring.workflows.store.dag import Description
@@ -36,11 +39,11 @@ class EncodeConfig(Config):
 def encode_documents(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, config: EncodeConfig
 ) -> dict[str, Any]:
-    """Write `documents-00000.npy ...`, the documents' vectors, and their names in the order of the documents table
-    (`documents.json`).
+    """Write `documents-00000.npy ...`, the documents' representations, and the names of these files in the order of the
+    documents table (`documents.json`). A dense retriever represents a text as a vector.
 
     Each document is encoded once, whatever the number of shards or workers. Documents with the same tokens get the
-    same vector: their scores are equal, in whatever batch each was.
+    same representation: their scores are equal, in whatever batch each was.
     """
     documents = pq.ParquetFile(data / "documents.parquet").metadata.num_rows
     shards = row_shards(documents, config.shard, "documents-{:05d}.npy", side="document")
@@ -58,25 +61,27 @@ def encode_documents(
         names=names,
     )
     remove(out, "equal-*.json")
-    width = int(np.load(out / shards[0].file, mmap_mode="r").shape[1])
     write_json(out / SHARDS, names)
+    rows = read_rows(out / names[0])
+    width = {} if isinstance(rows, Ragged) else {"width": int(rows.shape[1])}
     size = sum((out / name).stat().st_size for name in names)
-    return {"documents": documents, "width": width, "bytes": size, **counted}
+    return {"documents": documents, **width, "bytes": size, **counted}
 
 
 @Description(part="encoding", models="encoding", droppable=("queries.npy",))
 def encode_queries(
     out: Path, machine: Machine, *, data: Path, tokens: Path, retriever: Path, split: str, config: EncodeConfig
 ) -> dict[str, Any]:
-    """Write `queries.npy`, the vectors of the split's queries in the order of the queries table, and `queries.json`,
-    their ids."""
+    """Write `queries.npy`, the representations of the split's queries in the order of the queries table, and
+    `queries.json`, their ids."""
     ids = query_ids_of(data, [split]).to_pylist()
     splits = read(data / "queries.parquet", QUERIES, columns=["split"])["split"]
     write_array(out / "rows.npy", np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)))
     shards = row_shards(len(ids), config.shard, "part-{:05d}.npy", side="query")
     counted = _encoded(out, machine, shards, tokens, retriever, config, rows=out / "rows.npy")
-    parts = [np.load(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
-    write_array(out / "queries.npy", np.concatenate(parts))
+    parts = [read_rows(out / shard.file) for shard in shards] or [np.empty((0, 0), config.vectors)]
+    with replacing(out / "queries.npy") as path:
+        save_rows(path, joined(parts))
     write_json(out / "queries.json", ids)
     remove(out, "part-*.npy", "rows.npy")
     return {"queries": len(ids), **counted}
@@ -91,8 +96,10 @@ def _encoded(
     config: EncodeConfig,
     rows: Path | None = None,
 ) -> dict[str, float]:
-    """Encode shards of a side's texts; what the workers counted."""
-    cuda = machine.cuda
+    """Encode shards of a side's texts, and name their kind if it is not dense; what the workers counted."""
+    kind, cuda = read_json(retriever / "model" / MODEL_CONFIG)["kind"], machine.cuda
+    if kind != DEFAULT:
+        write_json(out / KIND, kind)
     return map_shards(
         Encoder,
         shards,
@@ -111,17 +118,17 @@ def _encoded(
 
 
 class Encoder:
-    """A worker that turns rows of a token store into a retriever's vectors.
+    """A worker that turns rows of a token store into a retriever's representations.
 
     `rows` is a file of those that shards count on, None for all texts of a side.
     """
 
     def __init__(self, *, tokens: Path, model: Path, rows: Path | None, config: EncodeConfig, **options: Any) -> None:
         from sparring.components.data.token_store import TokenStore
-        from sparring.components.models.dual_encoder import DualEncoder
         from sparring.components.models.inference import Texts, TimedInference
 
-        self.inference = TimedInference(DualEncoder, model, precision=config.precision, **options)
+        self.kind = kind_of(model)
+        self.inference = TimedInference(self.kind.model(), model, precision=config.precision, **options)
         store, limits = TokenStore(tokens, model), self.inference.config
         self._readings = {
             "query": Texts(store.template, store.queries, limits.query_tokens),
@@ -130,14 +137,14 @@ class Encoder:
         self._rows, self._dtype = None if rows is None else np.load(rows), config.vectors
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the vectors of one shard; the seconds that the model took."""
+        """Write the representations of one shard; the seconds that the model took."""
         rows = np.arange(task["start"], task["stop"])
-        vectors, took = self.vectors(task["side"], rows if self._rows is None else self._rows[rows])
-        save_array(path, vectors.astype(self._dtype))
+        representations, took = self.represent(task["side"], rows if self._rows is None else self._rows[rows])
+        save_rows(path, self.kind.keep(representations, self._dtype))
         return took
 
-    def vectors(self, side: str, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """(N, d) fp32 vectors of rows of the token store, and the seconds that the model took."""
+    def represent(self, side: str, rows: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+        """(N, ...) fp32 representations of rows of the token store, and the seconds that the model took."""
         return self.inference.timed(self._readings[side], rows, side)
 
     def lengths(self, side: str, rows: np.ndarray) -> np.ndarray:
@@ -146,27 +153,29 @@ class Encoder:
 
 
 class _Equalling:
-    """Gives every copy of a document the vector of the first, as rounding differs from batch to batch."""
+    """Gives every copy of a document the representation of the first, as rounding differs from batch to batch."""
 
     def __init__(self, *, vectors: str, tokens: Path, names: list[str], threads: int) -> None:
         self._paths = [Path(vectors) / name for name in names]
         self._same = np.load(tokens / "documents.same.npy", mmap_mode="r")
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Rewrite those of some files that hold copies. A first document's vector stays, so the order of files and
-        repetitions change nothing."""
-        begins = np.cumsum([0, *(len(np.load(one, mmap_mode="r")) for one in self._paths)])
+        """Rewrite the files that hold copies. The representation of a first document stays, so neither the order of
+        files nor repetitions change the result."""
+        begins = np.cumsum([0, *(len(read_rows(file)) for file in self._paths)])
         changed = 0
         for number in range(task["start"], task["stop"]):
             first = self._same[begins[number] : begins[number + 1]]
             copies = np.flatnonzero(first != np.arange(begins[number], begins[number + 1]))
             if not len(copies):
                 continue
-            vectors = np.load(self._paths[number])
+            parts, rows = [read_rows(self._paths[number])], np.arange(len(first))
             of = np.searchsorted(begins, first[copies], side="right") - 1
             for file in np.unique(of):
-                taken = np.load(self._paths[file], mmap_mode="r")[first[copies[of == file]] - begins[file]]
-                vectors[copies[of == file]] = taken
-            write_array(self._paths[number], vectors)
+                wanted = first[copies[of == file]] - begins[file]
+                rows[copies[of == file]] = sum(map(len, parts)) + np.arange(len(wanted))
+                parts.append(read_rows(self._paths[file])[wanted])
+            with replacing(self._paths[number]) as temporary:
+                save_rows(temporary, joined(parts)[rows])
             changed += len(copies)
         write_json(path, changed)

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from sparring.components.compute.processor import configure_process
+from sparring.components.config import UserError
 from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.data.vectors import SHARDS, DocumentVectors, Lists, QueryVectors, document_shards
 from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
 from sparring.components.retrieval import quantised
+from sparring.components.retrieval.kind import DEFAULT
 from sparring.components.retrieval.quantised import Kind, Smaller
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
@@ -20,7 +22,15 @@ QUERIES = 1024
 """In one shard of a rescoring; changes no result."""
 
 
-@Description(part="search", droppable=("documents-*.npy",))
+def _refuses(retriever: Path) -> None:
+    """A retriever that makes no vectors."""
+    if (kind := read_json(retriever / "model" / MODEL_CONFIG)["kind"]) != DEFAULT:
+        raise UserError(
+            f"search: dimensions, vectors: a retriever of the kind {kind} has no vectors to quantise. Remove both."
+        )
+
+
+@Description(part="search", droppable=("documents-*.npy",), refuses=_refuses)
 def smaller_vectors(
     out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:

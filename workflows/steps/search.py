@@ -1,8 +1,8 @@
-"""Dense retrieval: the k best documents of every query by inner product, exactly or with a FAISS index."""
+"""Retrieve the k best documents of every query by their representations, exactly or with an index."""
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,17 +17,25 @@ from sparring.components.config import Config
 from sparring.components.data.groups import check_k, id_order, ids_of
 from sparring.components.data.own_documents import LeftOut
 from sparring.components.data.tables import RANKING, counts
-from sparring.components.data.vectors import document_shards, read_query_ids
+from sparring.components.data.vectors import document_shards, read_query_ids, read_rows
 from sparring.components.files import read_json, remove, replacing, save_array, write_array, write_json
-from sparring.components.retrieval import quantised, topk
-from sparring.components.retrieval.quantised import Kind, Smaller
+from sparring.components.retrieval import topk
+from sparring.components.retrieval.kind import (
+    DEFAULT,
+    IndexFile,
+    IndexOptions,
+    Rows,
+    kind_named,
+    kind_stored,
+)
+from sparring.components.retrieval.kinds.dense import EF, PROBES
+from sparring.components.retrieval.quantised import Kind
 from sparring.workflows.distributed.cluster import Pool
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
 from sparring.workflows.store.progress import Progress
 
-INDEX = "index.faiss"
 EF_CONSTRUCTION = 40
 """FAISS's own number of candidates while a graph is built."""
 QUERIES_OF_INDEX = 1024
@@ -52,9 +60,9 @@ class SearchConfig(Config):
 
     index: str | None = None
     """FAISS factory string, for example `Flat`, `HNSW32` or `IVF1024,Flat`; null for exact search without an index."""
-    probes: int = Field(default=16, ge=1)
+    probes: int = Field(default=PROBES, ge=1)
     """Cells of an inverted file that are searched for a query."""
-    ef: int = Field(default=128, ge=1)
+    ef: int = Field(default=EF, ge=1)
     """Candidates that an HNSW graph holds while it is searched."""
     ef_construction: int = Field(default=EF_CONSTRUCTION, ge=1)
     """Candidates that an HNSW graph holds while it is built: more give a better graph, and take longer."""
@@ -108,40 +116,45 @@ class SearchConfig(Config):
         return self
 
 
-def _refuses_index(factory: str) -> None:
-    """A factory string that FAISS does not know, or that makes no ranking by inner products."""
-    from sparring.components.retrieval import index  # heavy
-
-    index.check_factory(factory)
+def _refuses_index(factory: str, kind: str) -> None:
+    """A name of an index that retrievers of this kind do not have."""
+    kind_named(kind).check_index(factory)
 
 
-@Description(part="search", droppable=(INDEX,), refuses=_refuses_index)
-def faiss_index(
-    out: Path, machine: Machine, *, vectors: Path, factory: str, ef_construction: int = EF_CONSTRUCTION
+@Description(part="search", droppable=("index.*",), refuses=_refuses_index)
+def build_index(
+    out: Path,
+    machine: Machine,
+    *,
+    vectors: Path,
+    factory: str,
+    ef_construction: int = EF_CONSTRUCTION,
+    kind: str = DEFAULT,
 ) -> dict[str, Any]:
-    """Write `index.faiss`, in which row i is document i.
+    """Write the files of an index over the documents' representations; of a dense retriever `index.faiss`, in which row
+    i is document i.
 
-    It takes what an index is built with alone, not the whole config: `probes` and `ef` need no other index.
+    It takes only what an index is built with, not the whole config: `probes` and `ef` need no other index.
     """
-    from sparring.components.retrieval import index
-
     shards = document_shards(vectors)
-    rows, dimension = sum(len(shard) for shard in shards), shards[0].shape[1]
-    index.create(factory, dimension)
+    lengths = [len(shard) for shard in shards]
+    kind_named(kind).check_index(factory, shards[0])
+    files = kind_named(kind).index_files(factory, len(lengths))
     most = machine.cores
     pool = Pool(workers=1, threads=min(most, (machine.cluster.map.workers or most) * machine.cluster.map.threads))
     map_shards(
         _Indexing,
-        [Shard(INDEX, rows, {})],
+        [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
         out=out,
         machine=machine,
-        pool=pool,
+        pool=pool if len(files) == 1 else machine.cluster.map,
         unit="documents",
+        kind=kind,
         vectors=str(vectors),
         factory=factory,
         ef_construction=ef_construction,
     )
-    return {"documents": rows, "dimension": dimension, "bytes": (out / INDEX).stat().st_size}
+    return {"documents": sum(lengths), "bytes": sum((out / file.name).stat().st_size for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
@@ -161,12 +174,12 @@ def search(
     config: SearchConfig,
     index: Path | None = None,
 ) -> dict[str, Any]:
-    """Write `ranking.parquet`: for every query whose vector is in `queries`, in their order, its k best documents.
+    """Write `ranking.parquet`: for every query that is represented in `queries`, in their order, its k best documents.
 
-    `vectors` are the documents', in the order of the documents table (`components.data.vectors`), or smaller ones that
-    were made of them (`components.retrieval.quantised`), of which the scores then are. With `index` the
-    ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the queries,
-    and the share of the time that the index took.
+    `vectors` are the documents' representations, in the order of the documents table (`components.data.vectors`), or
+    smaller vectors that were made of them (`components.retrieval.quantised`), of which the scores then are. With
+    `index` the ranking is what the index finds. The summary then has its recall of the exact ranking on a sample of the
+    queries, and the share of the time that the index took.
     """
     if (config.index is None) != (index is None):
         raise ValueError("search takes an index where its config names one, and only there")
@@ -177,10 +190,12 @@ def search(
     most = min(k + left_out.most, documents)
     if not ranking.exists():
         doc_ids = _prepare(out, data, len(query_ids), config.sample)
-        gpu = _on_gpu(machine, index)
+        kind = kind_stored(vectors)
+        gpu = machine.cuda and (index is None or kind.index_on_gpu())
         workers = machine.workers(machine.cluster.map, documents, gpu=True) if gpu else 1
         cut = partial(_pieces, vectors, documents, cuts=ON_GPU if gpu else ON_CPU, workers=workers)
-        pieces = cut(len(query_ids), approximate=index is not None)
+        factory = config.index if index is not None else None
+        pieces = cut(len(query_ids), files=kind.index_files(factory, len(document_shards(vectors))) if factory else [])
         sampled = cut(min(config.sample, len(query_ids)), name="sample") if index else []
         counted = map_shards(
             _Searching,
@@ -195,9 +210,8 @@ def search(
             queries=str(queries),
             k=most,
             device="cuda" if gpu else "cpu",
-            index=str(index / INDEX) if index else None,
-            probes=config.probes,
-            ef=config.ef,
+            index=str(index) if index else None,
+            options=IndexOptions(config.probes, config.ef),
         )
         write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
@@ -245,37 +259,30 @@ def _pieces(
     cuts: Cuts,
     workers: int = 1,
     name: str = "found",
-    approximate: bool = False,
+    files: Sequence[IndexFile] = (),
 ) -> list[Shard]:
-    """The work, cut into blocks of queries and, for exact search, runs of document shards, so many that none of the
-    workers lacks work."""
+    """The work, cut into blocks of queries and runs of document shards: those that files of an index cover, or for
+    exact search so many that none of the workers lacks work."""
     lengths = [len(shard) for shard in document_shards(vectors)]
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
-    many = QUERIES_OF_INDEX if approximate else cuts.queries
+    many = QUERIES_OF_INDEX if files else cuts.queries
     parts = -(-workers // max(1, -(-queries // many)))  # of the documents, for each worker to have one
     run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
-    run = len(lengths) if approximate else min(run, -(-len(lengths) // parts))
+    run = min(run, -(-len(lengths) // parts))
+    whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]
+    runs = whole or [(None, first, min(first + run, len(lengths))) for first in range(0, len(lengths), run)]
     begins = np.cumsum([0, *lengths]).tolist()
     pieces = []
     for start in range(0, queries, many):
-        for first in range(0, len(lengths), run):
-            stop, last = min(start + many, queries), min(first + run, len(lengths))
-            task = {"queries": name, "start": start, "stop": stop, "approximate": approximate}
+        for index, first, last in runs:
+            stop = min(start + many, queries)
+            task = {"queries": name, "start": start, "stop": stop, "index": index}
             file = f"{name}-{start:08d}-{stop:08d}-{first:05d}-{last:05d}.npy"
             size = -(-(stop - start) * (begins[last] - begins[first]) // 10**6)
             order = [begins[first], begins[last]]
             pieces.append(Shard(file, size, {**task, "first": first, "last": last, "order": order}))
     return pieces
-
-
-def _on_gpu(machine: Machine, index: Path | None) -> bool:
-    """Whether the search runs on GPUs. Of an index the installed FAISS decides too: most builds know no GPU."""
-    if index is None or not machine.cuda:
-        return machine.cuda
-    from sparring.components.retrieval.index import built_for_gpus
-
-    return built_for_gpus()
 
 
 def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
@@ -337,56 +344,63 @@ class _Searching:
         k: int,
         device: str,
         index: str | None,
-        probes: int,
-        ef: int,
+        options: IndexOptions,
     ) -> None:
         self._threads, self._k, self._device = threads, k, device
         self._work, self._vectors, self._queries = Path(work), Path(vectors), Path(queries)
-        self._index, self._options = index, {"probes": probes, "ef": ef}
-        self._opened: Any = None
+        self._index, self._options = Path(index or ""), options
+        self._kind = kind_stored(self._vectors)
+        self._opened: dict[str, Callable[[Rows, topk.Keys, int], topk.Keys]] = {}
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
         began = time.perf_counter()
         rows = np.arange(task["start"], task["stop"])
         rows = np.load(self._work / "sample.npy")[rows] if task["queries"] == "sample" else rows
-        queries = np.load(self._queries / "queries.npy", mmap_mode="r")[rows]
-        how = quantised.read(self._vectors)
-        order = np.load(self._work / "order.npy", mmap_mode="r")
-        if task["approximate"]:
-            save_array(path, self._approximate(queries if how is None else how.queries(queries), order))
+        queries = read_rows(self._queries / "queries.npy")[rows]
+        order = np.load(self._work / "order.npy", mmap_mode="r")[slice(*task["order"])]
+        if task["index"] is None:
+            save_array(path, self._exact(queries, order, task["first"], task["last"]))
         else:
-            save_array(path, self._exact(queries, how, order[slice(*task["order"])], task["first"], task["last"]))
+            save_array(path, self._approximate(queries, order, task["index"]))
         took = time.perf_counter() - began
-        return {"search_seconds": took, "index_seconds": took if task["approximate"] else 0.0}
+        return {"search_seconds": took, "index_seconds": 0.0 if task["index"] is None else took}
 
-    def _exact(self, queries: np.ndarray, how: Smaller | None, order: np.ndarray, first: int, last: int) -> topk.Keys:
+    def _exact(self, queries: Rows, order: topk.Keys, first: int, last: int) -> topk.Keys:
         configure_process(self._threads)
-        run = document_shards(self._vectors)[first:last]
-        return quantised.top_k(queries, run, how, order, self._k, device=self._device, threads=self._threads)
+        return self._kind.top_k(
+            queries,
+            document_shards(self._vectors)[first:last],
+            order,
+            self._k,
+            folder=self._vectors,
+            device=self._device,
+            threads=self._threads,
+        )
 
-    def _approximate(self, queries: np.ndarray, order: np.ndarray) -> topk.Keys:
-        from sparring.components.retrieval import index
-
-        if self._opened is None:
-            gpu = self._device != "cpu"
-            self._opened = index.read(Path(self._index or ""), threads=self._threads, gpu=gpu, **self._options)
-            if self._opened.ntotal != len(order):
-                raise ValueError(f"{self._index}: {self._opened.ntotal} documents, and the collection has {len(order)}")
-        return index.search(self._opened, queries, order, self._k)
+    def _approximate(self, queries: Rows, order: topk.Keys, file: str) -> topk.Keys:
+        if file not in self._opened:
+            self._opened[file] = self._kind.open_index(
+                self._index / file,
+                folder=self._vectors,
+                options=self._options,
+                threads=self._threads,
+                gpu=self._device != "cpu",
+            )
+        return self._opened[file](queries, order, self._k)
 
 
 class _Indexing:
-    """The one shard of an index: all documents."""
+    """Builds a file of an index."""
 
-    def __init__(self, *, threads: int, vectors: str, factory: str, ef_construction: int) -> None:
-        self._vectors = Path(vectors)
-        self._options: dict[str, Any] = {"threads": threads, "ef_construction": ef_construction}
-        self._factory = factory
+    def __init__(self, *, threads: int, kind: str, vectors: str, factory: str, ef_construction: int) -> None:
+        self._kind, self._vectors = kind_named(kind), Path(vectors)
+        self._options: dict[str, Any] = {"threads": threads, "factory": factory, "ef_construction": ef_construction}
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        from sparring.components.retrieval import index
-
         shards = document_shards(self._vectors)
+        part = shards[slice(*task["files"])]
+        if len(part) < len(shards):  # progress is counted in files
+            self._kind.build_index(path, part, on_added=lambda _: None, **self._options)
+            return
         with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            built = index.build(self._factory, shards, on_added=progress.add, **self._options)
-        index.write(built, path)
+            self._kind.build_index(path, part, on_added=progress.add, **self._options)

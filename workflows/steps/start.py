@@ -17,10 +17,11 @@ from sparring.components.models.configs import (
 )
 from sparring.components.models.generator_configs import GeneratorConfig
 from sparring.components.models.reader_configs import ReaderConfig
+from sparring.components.retrieval.kind import RetrieverConfig, kind_named
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.store.dag import Description
 
-StartConfig = DualEncoderConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
+StartConfig = RetrieverConfig | CrossEncoderConfig | GeneratorConfig | ReaderConfig | MaskedLanguageModelConfig
 
 
 def _refuses(config: StartConfig, encoder: Path | None) -> None:
@@ -52,19 +53,17 @@ def start(out: Path, machine: Machine, *, config: StartConfig, encoder: Path | N
 def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
     """The model and its tokenizer."""
     from sparring.components.models.cross_encoder import CrossEncoder  # they import torch and transformers
-    from sparring.components.models.dual_encoder import DualEncoder
     from sparring.components.models.generator import Generator
     from sparring.components.models.masked_language_model import MaskedLanguageModel
     from sparring.components.models.reader import Reader
 
     kinds: dict[str, Any] = {
-        "dual_encoder": DualEncoder,
         "cross_encoder": CrossEncoder,
         "generator": Generator,
         "reader": Reader,
         "masked_language_model": MaskedLanguageModel,
     }
-    kind = kinds[config.kind]
+    kind = kinds[config.kind] if config.kind in kinds else kind_named(config.kind).model()
     own: dict[str, Any] = {}
     if encoder is not None:
         own = {"model": str(encoder / "model"), "revision": None, "layers": None}

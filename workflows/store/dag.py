@@ -238,11 +238,13 @@ def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str
 
 
 def _modules_in(value: Any) -> Iterator[str]:
-    """The modules of the functions that configs among the inputs name."""
+    """The modules of the functions and retriever kinds that configs among the inputs name."""
     for one in _leaves(value):
         if isinstance(one, FunctionRef):
             yield one.function.rpartition(".")[0]
         elif isinstance(one, BaseModel):
+            if "." in (kind := str(getattr(one, "kind", ""))):
+                yield kind
             yield from _modules_in([getattr(one, name) for name in type(one).model_fields])
 
 

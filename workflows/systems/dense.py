@@ -8,14 +8,16 @@ from sparring.components.config import UserError
 from sparring.components.data.tokenizers import MODEL_CONFIG, lengths_of
 from sparring.components.data.vectors import document_shards
 from sparring.components.files import read_json
-from sparring.components.models import model_folder
 from sparring.components.retrieval import quantised
+from sparring.components.retrieval.kind import DEFAULT
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.retrieval.quantised import Kind
+from sparring.components.systems import model_folder
 from sparring.components.systems.config import DenseStage as Stage
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.encode import EncodeConfig, encode_queries
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
-from sparring.workflows.steps.search import INDEX, SearchConfig, candidates, faiss_index, search
+from sparring.workflows.steps.search import SearchConfig, build_index, candidates, search
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.model import Model
 from sparring.workflows.systems.system import Cost, Names, System, TimeSpent, path_for
@@ -59,6 +61,11 @@ class Dense(System):
         return self._smaller(self.search.vectors)
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether its documents have vectors whose space can be analysed, in a row of their own."""
+        return not self.is_variant and self.model.kind == DEFAULT
+
+    @property
     def rescored_by(self) -> Step | None:
         """The vectors that candidates are ordered by, where they are."""
         if self.search.rescore is None:
@@ -92,10 +99,11 @@ class Dense(System):
             return own
         index = step(
             f"{own._name} index",
-            faiss_index,
+            build_index,
             vectors=own.searched_vectors,
             factory=search.index,
             ef_construction=search.ef_construction,
+            kind=self.model.kind,
         )
         return replace(own, index=index)
 

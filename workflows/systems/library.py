@@ -13,12 +13,12 @@ import numpy as np
 from sparring.components.config import Config, UserError
 from sparring.components.data.vectors import DocumentVectors, document_shards
 from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
 from sparring.components.systems.loaded import BM25, LoadedRetriever, Nearest, PairScorer, TextEncoder, Vectors
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.steps import lucene
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable

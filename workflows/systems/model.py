@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from sparring.components.models.shape import dimensions_of
+from sparring.components.retrieval.kind import DEFAULT
 from sparring.workflows.store.dag import Step
 
 
@@ -24,6 +25,11 @@ class Model:
         while "start" in begun.inputs:
             begun = begun.inputs["start"]
         return begun
+
+    @property
+    def kind(self) -> str:
+        """The kind of a retriever. A model that a step makes of vectors, such as a whitened one, is dense."""
+        return getattr(self.begun.inputs.get("config"), "kind", DEFAULT)
 
     @property
     def dimensions(self) -> int | None:

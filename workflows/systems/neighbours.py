@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from sparring.components.config import UserError, parse
 from sparring.components.neighbours.reranking import NeighboursRerankConfig, best
+from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems.config import NeighboursStage as Stage
 from sparring.workflows.distributed.limits import cores
 from sparring.workflows.steps.choose_neighbours import ChooseConfig, chosen
 from sparring.workflows.steps.neighbours import rerank_by_neighbours
-from sparring.workflows.steps.search import INDEX
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.system import Cost, Names, System, TimeSpent

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparring.components.evaluation.gate import GateConfig
 from sparring.components.files import read_json
-from sparring.components.models import model_folder
 from sparring.components.retrieval.prior import WEIGHTS
+from sparring.components.systems import model_folder
 from sparring.components.systems.config import RankerStage as Stage
 from sparring.workflows.steps.gate import gate
 from sparring.workflows.steps.prior import RANKER, add_prior, fit_prior, teach_with_prior

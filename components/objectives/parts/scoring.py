@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparring.components.compute.gather import gather, max_over_workers, rank
 from sparring.components.data.batches import Batch
+from sparring.components.models.text_encoder import Similarity
 from sparring.components.scores import Block, Blocks, Scores
 from sparring.components.training.terms import Duplicates
 
@@ -34,15 +35,25 @@ class RetrieverBatch(NamedTuple):
     teacher: Tensor | None
 
 
-def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch) -> Scores:
+PRODUCTS = Similarity()
+"""Inner products of vectors."""
+
+
+def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, by: Similarity = PRODUCTS) -> Scores:
     """Each query against its own candidates; what is relevant to it without being a target does not count."""
-    student = torch.einsum("qd,qcd->qc", queries, documents[batch.columns])
+    student = by.score_lists(queries, documents[batch.columns])
     relevant = (_candidate_keys(batch).unsqueeze(-1) == batch.relevant_keys.unsqueeze(1)).any(-1)
     where = batch.where & ~(relevant & (batch.target <= 0))
     return Scores(student=student, target=batch.target, where=where, teacher=batch.teacher)
 
 
-def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, duplicates: Duplicates = "mask") -> Scores:
+def batch_scores(
+    queries: Tensor,
+    documents: Tensor,
+    batch: RetrieverBatch,
+    duplicates: Duplicates = "mask",
+    by: Similarity = PRODUCTS,
+) -> Scores:
     """Each query against every document of the batch, of every worker: `(Q, all documents)`.
 
     A text that several rows hold is one column; where duplicates count it has one for each row, and only the row's own
@@ -64,7 +75,7 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, dupl
             where = texts.real & texts.first & ~texts.anywhere(rows().itself | same | relevant)
         else:
             where = texts.real & ~(rows().itself | (relevant & ~same))
-        return Block(ours @ theirs.T, where)
+        return Block(by.score(ours, theirs), where)
 
     # In these three a column is another row, and two rows are alike if they share what makes one a positive of the
     # other: between queries the query, else the query or the document.
@@ -82,13 +93,13 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, dupl
         return block(mine, them.documents, them.document_texts, them.same_query | them.same_document, them.wanted)
 
     def document_candidate() -> Block:
-        return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0))
+        return Block(by.score(mine, columns.vectors), columns.where & (columns.target <= 0))
 
     def document_mined() -> Block:
         keys = _candidate_keys(batch).where(batch.target <= 0, -1).flatten()
         negatives = _gather(keys, max_over_workers(len(keys), keys.device))
         mined = torch.isin(whole.keys, negatives[negatives >= 0]) if duplicates == "mask" else negatives >= 0
-        return Block(mine @ columns.vectors.T, columns.where & (columns.target <= 0) & mined)
+        return Block(by.score(mine, columns.vectors), columns.where & (columns.target <= 0) & mined)
 
     others = Blocks(
         {
@@ -99,7 +110,7 @@ def batch_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, dupl
             "document-mined": document_mined,
         }
     )
-    student = queries @ columns.vectors.T
+    student = by.score(queries, columns.vectors)
     return Scores(student=student, target=columns.target, where=columns.where, others=others)
 
 
@@ -135,6 +146,7 @@ class _Whole(NamedTuple):
     """The documents of all workers, one worker's after another's."""
 
     vectors: Tensor
+    """(N, ...) representations."""
     keys: Tensor
     start: int
     """Where this worker's begin."""

@@ -113,7 +113,7 @@ BART = {
     "encoder_ffn_dim": 16,
     "decoder_ffn_dim": 16,
 }
-KINDS: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
+KINDS: dict[str, Any] = {"dense": DualEncoder, "cross_encoder": CrossEncoder}
 IDS = torch.tensor([[2, 50, 60, 70, 3]])
 
 

@@ -15,8 +15,9 @@ from sparring.components.data.template import Template
 from sparring.components.data.tokenizers import load_tokenizer
 from sparring.components.data.tokens import Tokens
 from sparring.components.models.configs import DualEncoderConfig
-from sparring.components.models.dual_encoder import DualEncoder, Side
-from sparring.workflows.commands.export import TEXTS, _compare
+from sparring.components.models.dual_encoder import DualEncoder
+from sparring.components.models.text_encoder import Side
+from sparring.components.retrieval.kinds.dense import TEXTS, Dense
 from tests.support import toy
 
 SIDES: tuple[Side, Side] = ("query", "document")
@@ -65,7 +66,7 @@ def test_sentence_transformers_gives_the_same_by_the_path_alone(
         found = getattr(theirs, f"encode_{side}")(TEXTS, convert_to_tensor=True, show_progress_bar=False)
         torch.testing.assert_close(found, first, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(theirs.similarity(found, found), ours @ ours.T, rtol=1e-4, atol=1e-4)
-    _compare(folder)  # what `export` does
+    Dense().check_export(folder)  # what `export` does
 
 
 def test_a_folder_says_it_again(whole: dict[str, Path], tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_it_is_made_once_and_not_where_a_run_goes_on(run: Any, monkeypatch: pyte
 def test_an_objective_may_say_that_it_draws_numbers_of_its_own(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = scoring.group_scores
 
-    def noisy(queries: Tensor, documents: Tensor, batch: Any) -> Any:
-        return real(queries + 0.5 * torch.randn_like(queries), documents, batch)
+    def noisy(queries: Tensor, *others: Any) -> Any:
+        return real(queries + 0.5 * torch.randn_like(queries), *others)
 
     monkeypatch.setattr("sparring.components.objectives.retriever.group_scores", noisy)
     with pytest.raises(SelfCheckError):

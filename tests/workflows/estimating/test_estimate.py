@@ -15,6 +15,7 @@ import yaml
 
 from sparring.components.config import UserError
 from sparring.components.models.shape import BASE, LARGE, ModelShape, shape_of
+from sparring.components.retrieval.kinds.dense import Dense
 from sparring.components.sources.beir import Source as BEIR
 from sparring.components.training.config import TrainConfig
 from sparring.components.yaml_files import yaml_text
@@ -26,7 +27,7 @@ from sparring.workflows.estimating.collection import assumptions
 from sparring.workflows.estimating.estimate import Estimate, estimate, works
 from sparring.workflows.estimating.site import site
 from sparring.workflows.estimating.sizes import UNKNOWN, Collection, Groups, Model
-from sparring.workflows.estimating.work import Work, index_of, work_of
+from sparring.workflows.estimating.work import Work, work_of
 from sparring.workflows.experiments import loading
 from sparring.workflows.running.forecast import Forecast
 from sparring.workflows.store.dag import function_name, graph
@@ -90,8 +91,8 @@ def test_a_model_that_is_not_here_is_as_large_as_its_name_says() -> None:
     ],
 )
 def test_an_index_takes_the_bytes_of_its_kind(factory: str, bytes_of_one: float, looks: float | None) -> None:
-    index = index_of(factory, 1_000_000, 768)
-    assert index.bytes == 1e6 * bytes_of_one
+    index = Dense().index_shape(factory, 1_000_000, 768, ef_construction=40, memory=1e12)
+    assert index.bytes == bytes_of_one
     assert looks is None or index.looks == looks
 
 

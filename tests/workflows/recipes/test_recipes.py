@@ -276,7 +276,7 @@ def test_another_test_set_trains_nothing_anew(config: str) -> None:
     kept = {node.fingerprint for node in before}
     anew = {node.function.__name__ for node in after if node.fingerprint not in kept}
     assert {"evaluate", "encode_queries", "search"} <= anew
-    assert not anew & {"train", "encode_documents", "faiss_index", "mine", "contexts", "smooth", "pictures"}
+    assert not anew & {"train", "encode_documents", "build_index", "mine", "contexts", "smooth", "pictures"}
 
 
 def test_another_seed_moves_no_beginning(tmp_path: Path, ar2: dict[str, Any]) -> None:

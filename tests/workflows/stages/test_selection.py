@@ -82,7 +82,7 @@ def test_selecting_trains_nothing_and_encodes_no_document_again() -> None:
         kept = {node.fingerprint for node in less}
         anew = {node.function.__name__ for node in more if node.fingerprint not in kept}
         assert {"select", "encode_queries", "fit_fusion", "fuse"} <= anew
-        assert not anew & {"train", "encode_documents", "faiss_index", "mine", "contexts", "smooth", "lucene_index"}
+        assert not anew & {"train", "encode_documents", "build_index", "mine", "contexts", "smooth", "lucene_index"}
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_what_models_do_is_said_where_models_are_at_work() -> None:
 
 def test_what_may_be_dropped_are_vectors_indexes_and_the_state_that_a_training_carried_on() -> None:
     droppable = {name: of.droppable for name, of in descriptions().items() if of.droppable}
-    assert droppable.keys() <= {"encode_documents", "encode_queries", "faiss_index", "smaller_vectors"}
+    assert droppable.keys() <= {"encode_documents", "encode_queries", "build_index", "smaller_vectors"}
     assert any(fnmatch.fnmatch("documents-00000.npy", one) for one in droppable["encode_documents"])
     assert any(fnmatch.fnmatch("queries.npy", one) for one in droppable["encode_queries"])
     assert not any(fnmatch.fnmatch("queries.json", one) for one in droppable["encode_queries"])

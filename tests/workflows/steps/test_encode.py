@@ -73,13 +73,13 @@ def test_each_text_is_encoded_once_and_alike_whatever_the_shards(
 ) -> None:
     _, documents, queries = encoded(tmp_path / "wanted")
     seen: list[tuple[str, int]] = []
-    real = module.Encoder.vectors
+    real = module.Encoder.represent
 
     def counting(self: Any, side: str, rows: np.ndarray) -> np.ndarray:
         seen.extend((side, int(row)) for row in rows)
         return real(self, side, rows)
 
-    monkeypatch.setattr(module.Encoder, "vectors", counting)
+    monkeypatch.setattr(module.Encoder, "represent", counting)
     machine = changed(toy.INLINE, {"max_tokens_per_pass": batch})
     _, found, asked = encoded(tmp_path / "found", machine=machine, shard=shard)
     assert len(seen) == len(set(seen)) == 40 + 16
@@ -92,13 +92,13 @@ def test_copies_have_the_vector_of_the_first_whatever_their_batches_round(
     tmp_path: Path, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Documents 30 and 31 say what 0 and 1 say; here every row has noise of its own."""
-    vectors = module.Encoder.vectors
+    vectors = module.Encoder.represent
 
     def noisy(self: Any, side: str, rows: np.ndarray) -> Any:
         found, took = vectors(self, side, rows)
         return found + 1e-4 * rows[:, None].astype(np.float32), took
 
-    monkeypatch.setattr(module.Encoder, "vectors", noisy)
+    monkeypatch.setattr(module.Encoder, "represent", noisy)
     monkeypatch.setattr(module, "FILES_AT_ONCE", 2)
     _, documents, _ = encoded(tmp_path / "out", shard=7)
     np.testing.assert_array_equal(documents[[30, 31]], documents[[0, 1]])
@@ -120,14 +120,14 @@ def test_an_interrupted_encoding_does_only_what_is_left(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as power:
-        cut_power(power, module.Encoder, "vectors", after=5)  # two shards of queries, three of documents
+        cut_power(power, module.Encoder, "represent", after=5)  # two shards of queries, three of documents
         with pytest.raises(PowerCut):
             encoded(out, shard=10)
     assert len(list(out.glob("documents-*.npy"))) == 3
     half = out / ".documents-00003.npy.0a1b2c3d"  # what a kill in the middle of a write leaves
     half.write_bytes(b"half")
     with monkeypatch.context() as counting:
-        calls = cut_power(counting, module.Encoder, "vectors", after=None, note=lambda self, side, rows: (side, rows))
+        calls = cut_power(counting, module.Encoder, "represent", after=None, note=lambda self, side, rows: (side, rows))
         _, documents, _ = encoded(out, shard=10)
     assert sorted(int(row) for side, rows in calls for row in rows if side == "document") == list(range(30, 40))
     assert not half.exists()

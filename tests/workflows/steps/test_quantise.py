@@ -17,7 +17,7 @@ from sparring.workflows.distributed.cluster import Cluster, Pool
 from sparring.workflows.distributed.machine import resolve_machine
 from sparring.workflows.steps import search as searching
 from sparring.workflows.steps.quantise import rescore, smaller_vectors
-from sparring.workflows.steps.search import SearchConfig, candidates, faiss_index, search
+from sparring.workflows.steps.search import SearchConfig, build_index, candidates, search
 from tests.support import toy
 from tests.support.errors import refused
 from tests.support.machines import changed
@@ -198,7 +198,7 @@ def test_an_index_of_shorter_vectors(places, tmp_path):
     """A flat index finds what exact search finds, and is as wide as the vectors that were cut."""
     vectors, _ = shrunk(places, tmp_path / "small", 8, "encoded")
     (tmp_path / "index").mkdir()
-    faiss_index(tmp_path / "index", INLINE, vectors=vectors, factory="Flat")
+    build_index(tmp_path / "index", INLINE, vectors=vectors, factory="Flat")
     assert faiss.read_index(str(tmp_path / "index/index.faiss")).d == 8
     own = SearchConfig(index="Flat")
     by_index = table(found(places, tmp_path / "by", vectors, index=tmp_path / "index", config=own))

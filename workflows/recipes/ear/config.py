@@ -9,10 +9,11 @@ from sparring.components.config import Config as Part
 from sparring.components.config import distinct, listing
 from sparring.components.expansion.relevance_model import RelevanceConfig
 from sparring.components.expansion.targets import TargetConfig
-from sparring.components.models.configs import CrossEncoderConfig, DualEncoderConfig
+from sparring.components.models.configs import CrossEncoderConfig
 from sparring.components.models.generator_configs import GenerateConfig, GeneratorConfig
 from sparring.components.models.reader_configs import ReadConfig, ReaderConfig
 from sparring.components.retrieval.fusion import FusionConfig
+from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.retrieval.lucene import RM3Config
 from sparring.components.retrieval.screening import ScreenConfig
 from sparring.components.training.config import TrainConfig, Validation
@@ -263,7 +264,7 @@ class Config(RetrievalConfig):
     """Also choose among only the first so many expansions, for each of these numbers (Table 3.8)."""
     fusion: FusionConfig = FusionConfig()
     """Of the generators' rankings."""
-    retriever: DualEncoderConfig
+    retriever: RetrieverConfig
     """The dense retriever."""
     negatives: MineConfig = MineConfig(negatives=1)
     """Its hard negatives, out of BM25's ranking."""

@@ -50,10 +50,10 @@ def _name_base(folder: Path) -> None:
 def _merge(folder: Path, to: Path) -> None:
     from sparring.components.models import adapters
     from sparring.components.models.cross_encoder import CrossEncoder
-    from sparring.components.models.dual_encoder import DualEncoder
+    from sparring.components.retrieval import kind
 
-    kinds: dict[str, Any] = {"dual_encoder": DualEncoder, "cross_encoder": CrossEncoder}
-    model = kinds[read_json(folder / MODEL_CONFIG)["kind"]].load(folder)
+    name = read_json(folder / MODEL_CONFIG)["kind"]
+    model: Any = (CrossEncoder if name == "cross_encoder" else kind.kind_named(name).model()).load(folder)
     adapters.merge(model)
     model.config = model.config.model_copy(update={"adapter": None})
     model.save(to, folder)

@@ -1,0 +1,220 @@
+"""The interface of a retriever kind, and how a kind is found by its name.
+
+A kind is a family of first-stage retriever: how its model is configured, what is stored of a text, how stored
+representations are searched, and what that costs. `kind: NAME` in a config names a file of
+`components/retrieval/kinds`. A name with a dot is the path of any other module. The module assigns its class to `Kind`.
+
+Losses, mining, groups and evaluation see scores and rankings. They do not know which kind they serve.
+
+Reading a config imports the kind's module. A kind of this project therefore imports torch inside its methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import SerializeAsAny, WrapValidator
+
+from sparring.components import modules
+from sparring.components.config import Config, UserError, listing, parse
+from sparring.components.data.ragged import Ragged
+from sparring.components.data.tokenizers import MODEL_CONFIG
+from sparring.components.data.vectors import stored_kind
+from sparring.components.files import read_json
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.shape import ModelShape
+from sparring.components.retrieval import topk
+
+if TYPE_CHECKING:
+    from sparring.components.models.text_encoder import TextEncoder
+
+Rows = npt.NDArray | Ragged
+"""Stored representations, one row a text: an array (N, ...), or rows of different lengths."""
+
+DEFAULT = "dense"
+"""The kind of a config that names none."""
+
+
+class IndexFile(NamedTuple):
+    """One file of an index, and the files of documents that it covers."""
+
+    name: str
+    first: int
+    stop: int
+
+
+class IndexShape(NamedTuple):
+    """The cost of an index."""
+
+    factory: str
+    bytes: float
+    """Size of a document in it."""
+    looks: float
+    """Number of documents that a query is compared with."""
+    products: float = 0.0
+    """Number of comparisons of documents while it is built."""
+    sample: int = 0
+    """Number of documents that are held in memory to train it."""
+    advice: str = "a machine with more memory"
+    """An alternative if the index does not fit in memory."""
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is searched. Each kind uses the options that apply to its indexes."""
+
+    probes: int
+    ef: int
+
+
+class RetrieverKind(ABC):
+    """A family of first-stage retriever."""
+
+    config: ClassVar[type[Config]]
+    """The config of a start model, with `kind: NAME`."""
+    loader: ClassVar[str] = "SentenceTransformer"
+    """The function or class of the ecosystem that opens the folder of a saved model."""
+
+    # The model
+
+    @abstractmethod
+    def model(self) -> type[TextEncoder]:
+        """Return the class that starts, loads, trains and saves models of this kind."""
+
+    @abstractmethod
+    def check_export(self, folder: Path) -> None:
+        """Raise UserError if `loader`, where it is installed, represents texts in another way than we do."""
+
+    # Storage
+
+    @abstractmethod
+    def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:
+        """Turn what the model made of N texts into the rows that are stored, with numbers of type `dtype`."""
+
+    @abstractmethod
+    def numbers(self, config: Any, shape: ModelShape, tokens: float) -> float:
+        """Estimate how many numbers are stored of a text of so many tokens. Costs are computed from it."""
+
+    # Exact search
+
+    @abstractmethod
+    def top_k(
+        self,
+        queries: Rows,
+        documents: Sequence[Rows],
+        order: topk.Keys,
+        k: int,
+        *,
+        folder: Path,
+        device: str,
+        threads: int,
+    ) -> topk.Keys:
+        """Return the keys (Q, min(k, documents)) of each query's k best documents, best first (`topk`).
+
+        `documents` are some consecutive files of `folder`, and `order` has the tie rank of each of their rows. The
+        lists of all files are merged afterwards.
+        """
+
+    # Search with an index
+
+    def check_index(self, factory: str, documents: Rows | None = None) -> None:
+        """Raise UserError if `search.index` names no index of this kind, or none that fits such documents."""
+        raise UserError(f"search.index: {factory}: {type(self).__name__} retrievers have no index; accepted: null")
+
+    def index_shape(
+        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
+    ) -> IndexShape:
+        """Estimate what an index over documents of so many numbers costs, on machines with so many bytes of memory.
+
+        By default an index holds all numbers in 4 bytes, and a query is compared with all documents.
+        """
+        return IndexShape(factory, 4.0 * width, float(documents))
+
+    def index_files(self, factory: str, files: int) -> list[IndexFile]:
+        """Divide an index over so many files of documents into files that are built and searched in parallel."""
+        raise NotImplementedError
+
+    def build_index(
+        self,
+        path: Path,
+        documents: Sequence[Rows],
+        *,
+        factory: str,
+        threads: int,
+        ef_construction: int,
+        on_added: Callable[[int], None],
+    ) -> None:
+        """Write one file of an index. `on_added` is called with the number of documents in each step."""
+        raise NotImplementedError
+
+    def open_index(
+        self, path: Path, *, folder: Path, options: IndexOptions, threads: int, gpu: bool
+    ) -> Callable[[Rows, topk.Keys, int], topk.Keys]:
+        """Open one file of an index. The function returned is called like `top_k`, with queries, `order` and k.
+
+        `folder` has the documents' representations, or what says how they were stored.
+        """
+        raise NotImplementedError
+
+    def index_on_gpu(self) -> bool:
+        """Whether an index can be searched on a GPU."""
+        return False
+
+
+def kind_module(name: str) -> str:
+    """Return the dotted path of a kind's module."""
+    return name if "." in name else f"components.retrieval.kinds.{name}"
+
+
+@cache
+def kind_named(name: str) -> RetrieverKind:
+    """Find a kind by its name. UserError if no module of that name defines one."""
+    module = kind_module(name)
+    if modules.file_of(module) is None:
+        ours = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
+        raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(ours)}, or the dotted path of a module.")
+    try:
+        kind = getattr(modules.load(module), "Kind", None)
+    except ImportError as error:
+        raise UserError(f"kind: {name!r}: its module cannot be imported: {error}") from None
+    if not (isinstance(kind, type) and issubclass(kind, RetrieverKind)):
+        raise UserError(f"kind: {name!r}: the module defines no `Kind`. Assign a subclass of RetrieverKind to it.")
+    return kind()
+
+
+def kind_of(model: Path) -> RetrieverKind:
+    """Find the kind of a saved model."""
+    return kind_named(read_json(model / MODEL_CONFIG)["kind"])
+
+
+def kind_stored(folder: Path) -> RetrieverKind:
+    """Find the kind of the representations that the step `encode_documents` or `encode_queries` stored."""
+    return kind_named(stored_kind(folder) or DEFAULT)
+
+
+def load(model: Path, *, frozen: bool = False) -> TextEncoder:
+    """Load a saved retriever of any kind."""
+    return kind_of(model).model().load(model, frozen=frozen)
+
+
+def _of_its_kind(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Read a config as one of the kind that it names."""
+    name = value.get("kind", DEFAULT) if isinstance(value, dict) else getattr(value, "kind", DEFAULT)
+    if name == DEFAULT or not isinstance(name, str):
+        return validate(value)
+    try:
+        config = kind_named(name).config
+        return value if isinstance(value, config) else parse(config, value, where=f"kind {name}")
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+RetrieverConfig = Annotated[SerializeAsAny[DualEncoderConfig], WrapValidator(_of_its_kind)]
+"""A retriever's config in a recipe. It is read as the kind that its `kind` names. Without a name it is dense."""

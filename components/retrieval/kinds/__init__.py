@@ -1,0 +1,1 @@
+"""Retriever kinds: each file is a family of first-stage retriever (`components.retrieval.kind`)."""

@@ -1,0 +1,184 @@
+"""Dense retrieval: a text is one vector, and vectors are compared by inner product, exactly or with a FAISS index."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from sparring.components.config import UserError
+from sparring.components.models.configs import DualEncoderConfig
+from sparring.components.models.shape import ModelShape
+from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval.kind import IndexFile, IndexOptions, IndexShape, RetrieverKind, Rows
+
+if TYPE_CHECKING:
+    from sparring.components.models.dual_encoder import DualEncoder
+
+INDEX = "index.faiss"
+"""The file of a FAISS index over all documents: parts of it would not find what the whole finds."""
+TEXTS = ["a", "What is it?", "one two three", "B-25, c. 1940"]
+"""Texts for which an exported retriever is compared with ours."""
+APART = 1e-4
+"""The largest difference of vectors, as a share of their largest number, if that is above 1."""
+PROBES, EF = 16, 128
+"""Cells of an inverted file and candidates of a graph that are looked at by default."""
+
+
+class Dense(RetrieverKind):
+    """One vector a text (`components.models.dual_encoder`)."""
+
+    config = DualEncoderConfig
+
+    def model(self) -> type[DualEncoder]:
+        """Return the dual encoder, which `SentenceTransformer(folder)` loads too."""
+        from sparring.components.models.dual_encoder import DualEncoder
+
+        return DualEncoder
+
+    def check_export(self, folder: Path) -> None:
+        """Compare vectors with those of sentence-transformers."""
+        if find_spec("sentence_transformers") is None:
+            return
+        from sentence_transformers import SentenceTransformer
+
+        from sparring.components.models.dual_encoder import DualEncoder
+        from sparring.components.models.text_encoder import Side, represent
+
+        model = DualEncoder.load(folder).eval()
+        theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        for side in get_args(Side):
+            limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # it cuts both sides
+            ours = represent(model, folder, TEXTS, side, limit).numpy()
+            cut_last = model.config.truncate is not None and model.config.similarity == "cosine"
+            encode = getattr(theirs, f"encode_{side}")
+            vectors = encode(TEXTS, show_progress_bar=False, normalize_embeddings=cut_last)
+            difference = np.abs(vectors - ours).max()
+            if not difference <= APART * max(1.0, np.abs(ours).max()):
+                raise UserError(
+                    "the exported retriever gives other vectors in sentence-transformers: "
+                    f"of a {side} by {difference:.2g}"
+                )
+
+    def keep(self, representations: npt.NDArray[np.float32], dtype: str) -> Rows:
+        """Keep the vectors in another precision."""
+        return representations.astype(dtype)
+
+    def numbers(self, config: Any, shape: ModelShape, tokens: float) -> float:
+        """Count the dimensions of a vector."""
+        return float(getattr(config, "projection", None) or shape.width)
+
+    def top_k(
+        self,
+        queries: Rows,
+        documents: Sequence[Rows],
+        order: topk.Keys,
+        k: int,
+        *,
+        folder: Path,
+        device: str,
+        threads: int,
+    ) -> topk.Keys:
+        """Compare every query with every document, whose vectors may be smaller ones (`retrieval.quantised`)."""
+        vectors, shards = cast(npt.NDArray, queries), cast(Sequence[npt.NDArray], documents)
+        return quantised.top_k(vectors, shards, quantised.read(folder), order, k, device=device, threads=threads)
+
+    def check_index(self, factory: str, documents: Rows | None = None) -> None:
+        """Refuse a factory string that FAISS does not know, or that makes no ranking by inner products."""
+        from sparring.components.retrieval import index
+
+        if documents is None:
+            index.check_factory(factory)
+        else:
+            index.create(factory, cast(npt.NDArray, documents).shape[1])
+
+    def index_shape(
+        self, factory: str, documents: int, width: int, *, ef_construction: int, memory: float
+    ) -> IndexShape:
+        """Read the cost of a FAISS index from its factory string.
+
+        `Flat` holds 4 bytes a number, `SQ8` one, `PQ64` 64 in all; an inverted file 8 more for the number of the
+        document; HNSW 8 bytes for each of its two M neighbours at the bottom.
+        """
+        parts = factory.replace("_HNSW32", "").split(",")
+        item = 4.0 * width
+        for part in parts:
+            if match := re.match(r"PQ(\d+)(?:x(\d+))?", part):
+                item = float(match[1]) * int(match[2] or 8) / 8
+            elif part in ("SQ8", "SQ4", "SQfp16"):
+                item = width * {"SQ8": 1.0, "SQ4": 0.5, "SQfp16": 2.0}[part]
+        cells = next((int(match[1]) for part in parts if (match := re.match(r"IVF(\d+)", part))), None)
+        graph = next((int(match[1]) for part in parts if (match := re.match(r"HNSW(\d+)", part))), None)
+        lists = next((int(match[1]) for match in [re.search(r"IVF(\d+)", factory)] if match), 0)
+        sample = min(documents, max(65_536, 64 * lists))
+        products = 20.0 * sample * lists + float(documents) * lists
+        if "HNSW" in factory:
+            products += float(documents) * ef_construction * 40
+        size, looks = item, float(documents)
+        if graph is not None:
+            size, looks = item + 8.0 * graph + 8, EF * 2.0 * graph
+        elif cells is not None:
+            size, looks = item + 8, cells + documents * min(1.0, PROBES / cells)
+        return IndexShape(factory, size, looks, products, sample, f"search.index: {_fitting(documents, memory)}")
+
+    def index_files(self, factory: str, files: int) -> list[IndexFile]:
+        """Build one index over all documents."""
+        return [IndexFile(INDEX, 0, files)]
+
+    def build_index(
+        self,
+        path: Path,
+        documents: Sequence[Rows],
+        *,
+        factory: str,
+        threads: int,
+        ef_construction: int,
+        on_added: Callable[[int], None],
+    ) -> None:
+        """Build a FAISS index, in which row i is document i."""
+        from sparring.components.retrieval import index
+
+        shards = cast(Sequence[npt.NDArray], documents)
+        options = {"threads": threads, "ef_construction": ef_construction}
+        index.write(index.build(factory, shards, on_added=on_added, **options), path)
+
+    def open_index(
+        self, path: Path, *, folder: Path, options: IndexOptions, threads: int, gpu: bool
+    ) -> Callable[[Rows, topk.Keys, int], topk.Keys]:
+        """Open a FAISS index. Its vectors may be smaller ones, which queries are then made to fit."""
+        from sparring.components.retrieval import index
+
+        opened = index.read(path, threads=threads, gpu=gpu, probes=options.probes, ef=options.ef)
+        how = quantised.read(folder)
+
+        def search(queries: Rows, order: topk.Keys, k: int) -> topk.Keys:
+            if opened.ntotal != len(order):
+                raise ValueError(f"{path}: {opened.ntotal} documents, and the collection has {len(order)}")
+            vectors = cast(npt.NDArray, queries)
+            return index.search(opened, vectors if how is None else how.queries(vectors), order, k)
+
+        return search
+
+    def index_on_gpu(self) -> bool:
+        """Whether this build of FAISS can use GPUs."""
+        from sparring.components.retrieval import index
+
+        return index.built_for_gpus()
+
+
+def _fitting(documents: int, memory: float) -> str:
+    """Name an inverted file of product quantizers that fits in four fifths of a machine's memory."""
+    cells = 2 ** max(10, min(20, round(math.log2(max(1.0, 8 * math.sqrt(documents))))))
+    for size in (64, 32, 16):
+        if documents * (size + 8.0) < 0.8 * memory:
+            return f"IVF{cells},PQ{size} ({documents * (size + 8.0) / 1e9:,.0f} GB)"
+    return "none of FAISS's: machines with more memory, or exact search (null), which reads vectors from disk"
+
+
+Kind = Dense
