@@ -48,38 +48,38 @@ class Source(base.Source):
         return self
 
     def installed(self) -> dict[str, str]:
-        """The versions of those packages that are installed."""
+        """Return the versions of the installed packages."""
         return {name: version_of(name) for name in self.packages if root(name) is not None}
 
     def missing(self) -> list[str]:
-        """The packages that are not installed."""
+        """Return the packages that are not installed."""
         return [f"the package {name}" for name in self.packages if root(name) is None]
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The docstrings without their first sentences."""
+        """Yield the docstrings without their first sentences."""
         for doc in harvest(self):
             yield document(doc.name, doc.name, f"{doc.signature}\n{doc.rest}", doc.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The first sentences. Their ids differ from the documents', because some evaluation tools drop equal ids."""
+        """Yield the first sentences. Their ids differ from the documents', as some evaluation tools drop equal ids."""
         for doc in harvest(self):
             split = split_of(doc.module, self.dev, self.test)
             yield query(f"q:{doc.name}", doc.sentence, None, split, doc.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """For each first sentence, its own docstring."""
+        """Yield the docstring of each first sentence."""
         for doc in harvest(self):
             split = split_of(doc.module, self.dev, self.test)
             yield judgement(f"q:{doc.name}", doc.name, 1, split, doc.place)
 
     def about(self) -> dict[str, Any]:
-        """The versions of the packages, and a digest of all pairs."""
+        """Return the versions of the packages, and a digest of all pairs."""
         return {"versions": self.installed(), "manifest": manifest(self)}
 
 
 @lru_cache(maxsize=1)  # documents, queries and qrels are read in turn
 def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_duplicate: float) -> tuple[Docstring, ...]:
-    """The docstrings that make a pair, without duplicates, in the order of packages and files."""
+    """Return the docstrings that make a pair, without duplicates, in the order of packages and files."""
     shingles, sentences, names_taken = Shingles(near_duplicate), set[str](), set[str]()
     kept = []
     for name in names:
@@ -95,7 +95,7 @@ def _harvest(names: tuple[str, ...], query_words: int, text_words: int, near_dup
 
 
 def harvest(source: Source) -> tuple[Docstring, ...]:
-    """The docstrings of a source. UserError if a package is not installed, or not in the version that is declared."""
+    """Return the docstrings of a source. Raise UserError if a package or its declared version is not installed."""
     missing = source.missing()
     if missing:
         raise UserError(f"format docstrings: not installed: {', '.join(missing)}")
@@ -107,7 +107,7 @@ def harvest(source: Source) -> tuple[Docstring, ...]:
 
 
 def split_of(module: str, dev: float = 0.1, test: float = 0.1) -> str:
-    """The split of a file, by a hash of its module path and the shares of dev and test.
+    """Return the split of a file, by a hash of its module path and the shares of dev and test.
 
     Docstrings of a file resemble each other (families of functions, repeated descriptions of parameters), so all of
     them are in one split. Measured on numpy, scipy, pandas, scikit-learn and torch: 1.2 % of the test documents share
@@ -119,7 +119,7 @@ def split_of(module: str, dev: float = 0.1, test: float = 0.1) -> str:
 
 
 def manifest(source: Source) -> str:
-    """A SHA-256 digest of all pairs, sorted."""
+    """Return a SHA-256 digest of all pairs, sorted."""
     digest = hashlib.sha256()
     for line in sorted(repr((doc.name, doc.sentence, doc.signature, doc.rest)) for doc in harvest(source)):
         digest.update(f"{line}\n".encode())
@@ -128,7 +128,7 @@ def manifest(source: Source) -> str:
 
 @cache  # looking for a package's distribution reads the lists of all that are installed
 def version_of(name: str) -> str:
-    """The version of an installed package; for the standard library, Python's."""
+    """Return the version of an installed package; for the standard library, Python's."""
     if name == "stdlib":
         return platform.python_version()
     distributions = importlib.metadata.packages_distributions().get(name)

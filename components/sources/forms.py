@@ -13,10 +13,10 @@ def in_form(form: Form | None, name: str) -> str:
     return name if form is None or name.isascii() else unicodedata.normalize(form, name)
 
 
-def other_form(name: str, known: Callable[[str], bool]) -> str:
-    """Say what to do about an id that is not there, if it is there in another form; else return an empty text."""
+def other_form(name: str, exists: Callable[[str], bool]) -> str:
+    """Say what to do about a missing id that exists in another form; else return an empty text."""
     for form in ("NFC", "NFD"):
-        other = unicodedata.normalize(form, name)
-        if other != name and known(other):
+        variant = unicodedata.normalize(form, name)
+        if variant != name and exists(variant):
             return f"it is there in another Unicode form, {form}. {HOW}"
     return ""

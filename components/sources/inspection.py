@@ -115,7 +115,7 @@ class Inspection:
         """Count judgements, and return the queries with a relevant document, by split."""
         queries, documents = self.queries.ids.distinct(), self.documents.ids.distinct()
         relevant = defaultdict[str, Hashes](Hashes)
-        pairs, graded, asked, asked_in = Hashes(), Hashes(), Hashes(), Hashes()
+        pairs, graded, judged, by_split = Hashes(), Hashes(), Hashes(), Hashes()
         records = self._good(source.read_qrels())
         while batch := list(islice(records, BATCH)):
             for record in batch:
@@ -125,8 +125,8 @@ class Inspection:
                     relevant[record.split].add(record.query_id)
                 pairs.add(record.query_id, record.doc_id)
                 graded.add(record.query_id, record.doc_id, record.relevance)
-                asked.add(record.query_id)
-                asked_in.add(record.query_id, record.split)
+                judged.add(record.query_id)
+                by_split.add(record.query_id, record.split)
             no_query = lacking([record.query_id for record in batch], queries)
             no_document = lacking([record.doc_id for record in batch], documents)
             for reason, places, column, ids in (
@@ -139,7 +139,7 @@ class Inspection:
                     detail = other_form(name, partial(_has, ids))
                     self.examples[reason] = Bad(reason, record.place, detail, name).example()
                 self._count(reason, len(places))
-        self._count("query in two splits", len(asked_in.distinct()) - len(asked.distinct()))
+        self._count("query in two splits", len(by_split.distinct()) - len(judged.distinct()))
         self._count("two relevances for one pair", len(graded.distinct()) - len(pairs.distinct()))
         return relevant
 

@@ -19,11 +19,11 @@ class Source(base.Source):
     as far as they exist, or without any of them the dataset itself as `test`."""
 
     def missing(self) -> list[str]:
-        """The package `ir_datasets`, if it is not installed."""
+        """Return the package `ir_datasets`, if it is not installed."""
         return [] if importlib.util.find_spec("ir_datasets") else ["the package ir_datasets"]
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """The documents, with their title if they have one."""
+        """Yield the documents, with their title if they have one."""
         for number, doc in _numbered(self.dataset, "docs"):
             title = getattr(doc, "title", "")
             text = getattr(doc, "text", None) or getattr(doc, "body", None)
@@ -32,14 +32,14 @@ class Source(base.Source):
             yield document(doc.doc_id, title, text, f"{self.dataset}: document {number}")
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The queries of each split."""
+        """Yield the queries of each split."""
         for split, name in self._splits().items():
             for number, topic in _numbered(name, "queries"):
                 answers = list(getattr(topic, "answers", ()))
                 yield query(topic.query_id, topic.default_text(), answers, split, f"{name}: query {number}")
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """The judgements of each split that has some."""
+        """Yield the judgements of each split that has some."""
         for split, name in self._splits().items():
             if not _load(name, "queries").has_qrels():
                 continue
@@ -63,7 +63,7 @@ def _package() -> Any:
 
 
 def _numbered(name: str, part: str) -> Iterator[tuple[int, Any]]:
-    """What a dataset has of a part, counted. UserError for what the package says where it cannot get or read it."""
+    """Yield the records of a part of a dataset, counted. Raise UserError if the package cannot get or read it."""
     try:
         yield from enumerate(getattr(_load(name, part), f"{part}_iter")(), start=1)
     except (ImportError, OSError, RuntimeError) as error:
@@ -72,7 +72,7 @@ def _numbered(name: str, part: str) -> Iterator[tuple[int, Any]]:
 
 
 def _load(name: str, part: str) -> Any:
-    """The dataset of an id. UserError if there is none, or if it lacks `part` (`docs`, `queries` or `qrels`)."""
+    """Load the dataset of an id, which must have `part` (`docs`, `queries` or `qrels`)."""
     try:
         dataset = _package().load(name)
     except KeyError:

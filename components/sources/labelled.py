@@ -1,4 +1,4 @@
-"""Sentences, and pairs of sentences, with what people said of them: a class, or how similar the two are.
+"""Sentences with a class, and pairs of sentences with a class or a similarity, as people judged them.
 
 Such a set is a collection too. Its sentences are the documents, each as often as it occurs. Of a pair that people call
 equivalent, each sentence is a query for which the other is relevant (Chuang et al., 2022, Table 2.10): a query has the
@@ -42,7 +42,7 @@ class Labelled(NamedTuple):
     place: str
 
     def ids(self) -> tuple[str, ...]:
-        """The documents' ids of its sentences."""
+        """Return the document ids of the sentences."""
         return tuple(f"{self.example_id}.{number}" for number in range(1, len(self.sentences) + 1))
 
 
@@ -69,7 +69,7 @@ class LabelledSource(base.Source):
         """Yield every labelled sentence or pair of the chosen splits, in the order of the files."""
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Each sentence: of the example `test-7` those with the ids `test-7.1` and `test-7.2`."""
+        """Yield each sentence. Those of the example `test-7` are called `test-7.1` and `test-7.2`."""
         for record in self.read_labelled():
             if isinstance(record, Bad):
                 yield record
@@ -78,20 +78,20 @@ class LabelledSource(base.Source):
                 yield document(name, None, sentence, record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """Both sentences of each pair that mean the same."""
+        """Yield both sentences of each pair that mean the same."""
         for record in self._positive():
             for name, sentence in zip(record.ids(), record.sentences, strict=True):
                 yield query(name, sentence, None, record.split, record.place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """For each of these queries the other sentence."""
+        """Yield the other sentence for each of these queries."""
         for record in self._positive():
             first, second = record.ids()
-            for asked, found in ((first, second), (second, first)):
-                yield judgement(asked, found, 1, record.split, record.place)
+            yield judgement(first, second, 1, record.split, record.place)
+            yield judgement(second, first, 1, record.split, record.place)
 
     def read_examples(self) -> Iterator[Example]:
-        """The labels and scores. What is bad was reported when the documents were read."""
+        """Yield the labels and scores. Bad records were reported when the documents were read."""
         for record in self.read_labelled():
             if isinstance(record, Labelled):
                 first, second = (*record.ids(), None)[:2]
@@ -117,7 +117,7 @@ AnyLabelledSource = Annotated[base.AnySource, AfterValidator(_has_labels)]
 def labelled(
     name: str, sentences: tuple[str, ...], label: str, split: str, place: str, *, subset: str = ""
 ) -> Labelled | Bad:
-    """A checked sentence, or pair, with its class."""
+    """Return a checked sentence, or pair, with its class."""
     if not label.strip():
         return Bad("empty label", place, "expected a class")
     return _checked(Labelled(name, sentences, label.strip(), None, subset, split, place))
@@ -126,7 +126,7 @@ def labelled(
 def scored(
     name: str, sentences: tuple[str, ...], score: str, split: str, place: str, *, subset: str = ""
 ) -> Labelled | Bad:
-    """A checked pair with its similarity."""
+    """Return a checked pair with its similarity."""
     try:
         number = math.nan if "_" in score else float(score)  # Python takes 1_0 for 10
     except ValueError:
@@ -142,5 +142,5 @@ def _checked(record: Labelled) -> Labelled | Bad:
     if not is_split(record.split):
         return Bad("split without a name", record.place, f"got {record.split!r:.40}")
     named = zip(record.ids(), record.sentences, strict=True)
-    checked = (document(name, None, sentence, record.place) for name, sentence in named)
-    return next((one for one in checked if isinstance(one, Bad)), record)
+    documents = (document(name, None, sentence, record.place) for name, sentence in named)
+    return next((bad for bad in documents if isinstance(bad, Bad)), record)

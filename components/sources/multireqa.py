@@ -54,15 +54,15 @@ class Source(base.Source):
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """Yield the questions that a sentence answers."""
-        for asked, answering, split, place in self._answered():
+        for question, answering, split, place in self._answered():
             if answering:
-                yield query(asked.get("qid"), asked.get("question"), asked.get("answers"), split, place)
+                yield query(question.get("qid"), question.get("question"), question.get("answers"), split, place)
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Yield the sentences that answer each question."""
-        for asked, answering, split, place in self._answered():
+        for question, answering, split, place in self._answered():
             for sentence in answering:
-                yield judgement(asked.get("qid"), sentence.name, 1, split, place)
+                yield judgement(question.get("qid"), sentence.name, 1, split, place)
 
     def _answered(self) -> "Iterator[tuple[dict[str, Any], list[_Sentence], str, str]]":
         """Yield each question with the sentences that answer it, its split and place. Bad contexts were reported when
@@ -70,8 +70,8 @@ class Source(base.Source):
         for ours, split in self.splits.items():
             for context in self._read(split):
                 if isinstance(context, _Context):
-                    for asked in context.questions:
-                        yield asked, context.answering(asked), ours, context.place
+                    for question in context.questions:
+                        yield question, context.answering(question), ours, context.place
 
     def _read(self, split: str) -> "Iterator[_Context | Bad]":
         """Yield the contexts of a split that have sentences, and bad rows."""
@@ -144,13 +144,13 @@ def _context(item: Item, sentences: dict[Any, Any], places: dict[Any, tuple[str,
     """Yield a line of the shared task with its sentences, which are taken out; nothing if it has none."""
     text, questions = item.value.get("context"), item.value.get("qas")
     try:
-        first = next((asked["qid"] for asked in questions if asked["qid"] in sentences), None)
+        first = next((question["qid"] for question in questions if question["qid"] in sentences), None)
         numbers = sentences.pop(first, array("q"))
         rows = sorted(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
         parts = [_Sentence(f"{places[first][0]}/_{number}", start, end) for number, start, end in rows]
         context = _Context(text, parts, questions, item.place)
-        for asked in questions:
-            context.answering(asked)
+        for question in questions:
+            context.answering(question)
     except (LookupError, TypeError, ValueError):
         yield Bad("wrong columns", item.place, "expected context and qas, with qid and detected_answers")
         return

@@ -23,7 +23,7 @@ class Shingles:
         self._buckets: dict[tuple[int, bytes], list[int]] = {}
 
     def near(self, text: str) -> bool:
-        """Whether an earlier text is a near duplicate of this one; otherwise this one is added."""
+        """Say whether an earlier text is a near duplicate of this text; if not, add it."""
         runs = _runs(text)
         minima = (self._factors * runs[None, :]).min(axis=1).reshape(BANDS, ROWS)
         bands = [(band, row.tobytes()) for band, row in enumerate(minima)]
@@ -37,7 +37,7 @@ class Shingles:
 
 
 def _runs(text: str) -> np.ndarray:
-    """The distinct hashes of all runs of words; a text shorter than a run counts as one run."""
+    """Return the distinct hashes of all runs of words. A text shorter than a run counts as one run."""
     words = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
     words += [0] * (WORDS - len(words))
     hashes = np.array(words, dtype=np.uint64)
@@ -48,7 +48,7 @@ def _runs(text: str) -> np.ndarray:
     return np.unique((runs ^ (runs >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9))
 
 
-def _overlap(one: np.ndarray, other: np.ndarray) -> float:
-    """The Jaccard similarity of two sets of hashes."""
-    shared = len(np.intersect1d(one, other, assume_unique=True))
-    return shared / (len(one) + len(other) - shared)
+def _overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the Jaccard similarity of two sets of hashes."""
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    return shared / (len(first) + len(second) - shared)

@@ -8,28 +8,28 @@ from sparring.components.sources.base import Source
 from sparring.components.sources.records import Document, Judgement, Query
 
 MOST = 20_000
-"""Queries and documents that a quick look reads, the first of each."""
+"""Number of queries and documents that a quick look reads, the first of each."""
 
 
 def own_documents(source: Source, documents: Iterable[Document], most: int | None = None) -> list[Own]:
-    """Find the documents, of those given, that the source's queries are: all queries, or the first `most`."""
+    """Find the documents that the source's queries are: all queries, or the first `most`."""
 
     def queries() -> Iterator[tuple[str, str]]:
-        good = (one for one in source.read_queries() if isinstance(one, Query))
-        return ((one.query_id, one.text) for one in islice(good, most))
+        good = (query for query in source.read_queries() if isinstance(query, Query))
+        return ((query.query_id, query.text) for query in islice(good, most))
 
     def relevant() -> Iterator[tuple[str, str]]:
-        good = (one for one in source.read_qrels() if isinstance(one, Judgement))
-        return ((one.query_id, one.doc_id) for one in good if one.relevance > 0)
+        good = (record for record in source.read_qrels() if isinstance(record, Judgement))
+        return ((record.query_id, record.doc_id) for record in good if record.relevance > 0)
 
-    return find(queries, ((one.doc_id, one.title, one.text) for one in documents), relevant, source.own_document)
+    texts = ((document.doc_id, document.title, document.text) for document in documents)
+    return find(queries, texts, relevant, source.own_document)
 
 
 def undecided(source: Source) -> str:
-    """What to tell whoever has not decided about queries that are documents, by a quick look at files that are here;
-    empty if there is nothing to tell."""
+    """Return a remark on queries that are documents, by a quick look at the files, until the key decides about them."""
     if source.own_document is not None or not source.files() or source.missing():
         return ""
-    documents = (one for one in source.read_documents() if isinstance(one, Document))
-    found = own_documents(source, islice(documents, MOST), MOST)
-    return remark(found, sum(1 for _ in islice(source.read_queries(), MOST))) if found else ""
+    documents = (document for document in source.read_documents() if isinstance(document, Document))
+    copies = own_documents(source, islice(documents, MOST), MOST)
+    return remark(copies, sum(1 for _ in islice(source.read_queries(), MOST))) if copies else ""

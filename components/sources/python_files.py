@@ -38,7 +38,7 @@ class Docstring(NamedTuple):
 
 
 def root(package: str) -> Path | None:
-    """The folder of an installed package, or the file of a module; None if it is not installed or not Python source."""
+    """Return the folder of an installed package, or the file of a module; None without Python source."""
     if package == "stdlib":
         return Path(sysconfig.get_paths()["stdlib"])
     if not package.isidentifier():
@@ -48,7 +48,7 @@ def root(package: str) -> Path | None:
 
 
 def read_docstrings(package: str, *, query_words: int, text_words: int) -> Iterator[Docstring]:
-    """Every docstring of a package that is English prose and long enough, in the order of files and lines."""
+    """Yield every docstring of a package that is English prose and long enough, in the order of files and lines."""
     start = root(package)
     assert start is not None, package
     for path in sorted(start.rglob("*.py")) if start.is_dir() else [start]:
@@ -72,7 +72,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
-    """The public definitions with a docstring in a file: the qualified name, the definition, the docstring."""
+    """Yield the public definitions with a docstring in a file: qualified name, definition, docstring."""
     source = path.read_bytes()
     if b'"""' not in source and b"'''" not in source:
         return
@@ -99,8 +99,7 @@ def _documented(path: Path) -> Iterator[tuple[str, Definition, str]]:
 
 @contextmanager
 def _quick_parsing() -> Iterator[None]:
-    """Inside this block the garbage collector is off (syntax trees have no cycles; it takes a fifth of the time), and
-    warnings about the parsed files are ignored."""
+    """Turn off the garbage collector (a fifth of the time, and syntax trees have no cycles), and ignore warnings."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -113,7 +112,7 @@ def _quick_parsing() -> Iterator[None]:
 
 
 def divide(docstring: str) -> tuple[str, str]:
-    """The first sentence of a docstring, on one line, and the rest of the docstring."""
+    """Divide a docstring into its first sentence, on one line, and the rest."""
     first, _, rest = inspect.cleandoc(docstring).partition("\n\n")
     first = " ".join(first.split())
     end = re.search(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)(?<!\.\.)[.!?](?=\s+[^a-z\s])", first)
@@ -124,7 +123,7 @@ def divide(docstring: str) -> tuple[str, str]:
 
 
 def is_query(sentence: str, min_words: int) -> bool:
-    """Whether a first sentence can be a query: long enough, prose, and without templates or mark-up."""
+    """Say whether a first sentence can be a query: long enough, prose, and without templates or mark-up."""
     if re.search(r">>>|\.\. |^[:@|*=-]|%\(|\{|::|https?:", sentence) or len(sentence) > 400:
         return False
     words = re.findall(r"[A-Za-z][A-Za-z'-]+", sentence)
@@ -132,7 +131,7 @@ def is_query(sentence: str, min_words: int) -> bool:
 
 
 def is_prose(text: str, min_words: int) -> bool:
-    """Whether a text is English prose: mostly ASCII, enough words, and at least a tenth of them stop words."""
+    """Say whether a text is English prose: mostly ASCII, enough words, and at least a tenth of them stop words."""
     words = re.findall(r"[a-z]+", text.lower())
     if len(words) < min_words or sum(map(str.isascii, text)) < 0.95 * len(text):
         return False
@@ -140,7 +139,7 @@ def is_prose(text: str, min_words: int) -> bool:
 
 
 def _signature(node: Definition) -> str:
-    """A definition's first line, without decorators."""
+    """Return a definition's first line, without decorators."""
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in node.bases)
         return f"class {node.name}({bases})" if bases else f"class {node.name}"

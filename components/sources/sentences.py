@@ -81,7 +81,7 @@ class Source(base.Source):
                 yield record
             elif record.relevance > 0:
                 wanted.setdefault(record.doc_id, []).append(record)
-        judged = {one.query_id for judgements in wanted.values() for one in judgements}
+        judged = {record.query_id for judgements in wanted.values() for record in judgements}
         read = (record for record in self._of.read_queries() if isinstance(record, Query))
         answers = {query.query_id: query.answers for query in read if query.query_id in judged}
         if answers and not any(answers.values()):
@@ -89,10 +89,10 @@ class Source(base.Source):
         for document in self._of.read_documents():
             if isinstance(document, Document):  # others were reported when the documents were read
                 parts = [normalize(sentence) for sentence in _split(document)]
-                for one in wanted.pop(document.doc_id, []):
-                    yield from _judge_sentences(one, parts, answers)
-        for judgements in wanted.values():
-            yield from (Bad("judgement of a missing document", one.place, id=one.doc_id) for one in judgements)
+                for record in wanted.pop(document.doc_id, []):
+                    yield from _judge_sentences(record, parts, answers)
+        for record in (record for judgements in wanted.values() for record in judgements):
+            yield Bad("judgement of a missing document", record.place, id=record.doc_id)
 
 
 def _split(document: Document) -> list[str]:

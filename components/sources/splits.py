@@ -26,22 +26,23 @@ class Drawn:
         """The documents that are kept: all, or those that a judgement of a kept query names."""
         if not self.source.only_judged:
             return self.source.read_documents()
-        return self._judged({one.doc_id for one in self.of(self.source.read_qrels()) if isinstance(one, Judgement)})
+        judged = self.of(self.source.read_qrels())
+        return self._judged({record.doc_id for record in judged if isinstance(record, Judgement)})
 
     def _judged(self, names: set[str]) -> Iterator[Document | Bad]:
-        for one in self.source.read_documents():
-            self.read += not isinstance(one, Bad)
-            if isinstance(one, Bad) or one.doc_id in names:
-                yield one
+        for document in self.source.read_documents():
+            self.read += not isinstance(document, Bad)
+            if isinstance(document, Bad) or document.doc_id in names:
+                yield document
 
     def of(self, records: Iterable[Any]) -> Iterator[Any]:
         """Of queries, judgements or groups those of kept queries, each with its split. UserError for a split that is
         both drawn and there, for one that is drawn of a split without queries, and for a sample of none."""
         kept = self._kept
         return (
-            one
-            for one in self._dealt(records)
-            if isinstance(one, Bad) or one.split not in kept or one.query_id in kept[one.split]
+            record
+            for record in self._dealt(records)
+            if isinstance(record, Bad) or record.split not in kept or record.query_id in kept[record.split]
         )
 
     def _dealt(self, records: Iterable[Any]) -> Iterator[Any]:
@@ -52,8 +53,8 @@ class Drawn:
                 yield record
                 continue
             if record.split in drawn:
-                there = f"{record.split!r} is a split of the collection already ({record.place})"
-                raise UserError(f"data.hold_out: {there}")
+                what = f"{record.split!r} is a split of the collection already ({record.place})"
+                raise UserError(f"data.hold_out: {what}")
             by = self._first.get(record.query_id, record.query_id)
             splits = (name for name, how in drawn.items() if how.of == record.split and how.draws(name, by))
             yield record._replace(split=next(splits, record.split))
@@ -79,10 +80,10 @@ class Drawn:
 
     def _texts(self, splits: set[str]) -> Iterator[tuple[str, str]]:
         """Ids and texts of all queries, whose splits are added to `splits`."""
-        for one in self.source.read_queries():
-            if isinstance(one, Query):
-                splits.add(one.split)
-                yield one.query_id, " ".join(one.text.lower().split())
+        for query in self.source.read_queries():
+            if isinstance(query, Query):
+                splits.add(query.split)
+                yield query.query_id, " ".join(query.text.lower().split())
 
     @cached_property
     def _kept(self) -> dict[str, set[str]]:
@@ -106,10 +107,10 @@ class Drawn:
         if isinstance(wanted, int):
             return keyed_sample(queries, wanted, "sample")
         judged = self._dealt(self.source.read_qrels())
-        asked_for: dict[str, str] = {}
+        relevant: dict[str, str] = {}
         for record in judged:
             if isinstance(record, Judgement) and record.split == split and record.relevance > 0:
-                asked_for.setdefault(record.query_id, record.doc_id)
-        drawn = {document: keyed_int("sample", document) for document in asked_for.values()}
-        of_document = [query for query in queries if query in asked_for]
-        return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[asked_for[query]], query)))
+                relevant.setdefault(record.query_id, record.doc_id)
+        drawn = {document: keyed_int("sample", document) for document in relevant.values()}
+        of_document = [query for query in queries if query in relevant]
+        return set(nsmallest(wanted.queries, of_document, key=lambda query: (drawn[relevant[query]], query)))

@@ -1,4 +1,4 @@
-"""What a collection is like, as far as sensible numbers for an experiment on it depend on that."""
+"""Properties of a collection that sensible numbers for an experiment depend on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparring.components.sources.forms import other_form
 from sparring.components.sources.records import UNJUDGED, Bad, Document, Judgement, Query, refused
 
 DOCUMENTS = 20_000
-"""So many documents are read, the first of the files."""
+"""Number of documents that are read, the first of the files."""
 TEXTS = 4_000
-"""So many of their texts, and of the queries', are measured: evenly spread over those that were read."""
+"""Number of documents, and of queries, that are measured, evenly spread over those that were read."""
 DECIMALS = 2
 """Decimals of the mean number of relevant documents: measures are chosen by the number that is printed."""
 SHARE = 95
@@ -59,44 +59,43 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
     `queries` and `documents` count tokens. UserError for the first bad record, or with `on_bad: drop` where no query or
     no judgement is a good one: whatever is chosen for the rest would be chosen for another collection.
     """
-    titles = _good(source, source.read_documents(), Document)
-    texts = [document_text(one.title, one.text) for one in islice(titles, DOCUMENTS)]
-    asked = {one.query_id: (one.split, one.text) for one in _good(source, source.read_queries(), Query)}
+    first = islice(_good(source, source.read_documents(), Document), DOCUMENTS)
+    texts = [document_text(document.title, document.text) for document in first]
+    splits = {query.query_id: (query.split, query.text) for query in _good(source, source.read_queries(), Query)}
     grades, judged = Counter[int](), Counter[str]()
     dangling: Judgement | None = None
-    for one in _good(source, source.read_qrels(), Judgement):
-        if one.query_id not in asked:
-            dangling = dangling or one
-        elif one.relevance > 0:
-            grades[one.relevance] += 1
-            judged[one.query_id] += 1
+    for record in _good(source, source.read_qrels(), Judgement):
+        if record.query_id not in splits:
+            dangling = dangling or record
+        elif record.relevance > 0:
+            grades[record.relevance] += 1
+            judged[record.query_id] += 1
     if dangling is not None and not judged:
-        if told := other_form(dangling.query_id, asked.__contains__):
-            raise UserError(f"{dangling.place}: there is no query {dangling.query_id!r}: {told}")
-        raise UserError(
-            f"{dangling.place}: there is no query {dangling.query_id!r}, nor any other that a judgement names; "
-            + (
-                f"the queries are called such as {next(iter(asked))!r}; which column has their ids? (data.columns)"
-                if asked
-                else "no query can be used"
+        why = f"{dangling.place}: there is no query {dangling.query_id!r}"
+        if form := other_form(dangling.query_id, splits.__contains__):
+            raise UserError(f"{why}: {form}")
+        called = "no query can be used"
+        if splits:
+            called = (
+                f"the queries are called such as {next(iter(splits))!r}; which column has their ids? (data.columns)"
             )
-        )
-    by_split = Counter(asked[query][0] for query in judged)
+        raise UserError(f"{why}, nor any other that a judgement names; {called}")
+    by_split = Counter(splits[query][0] for query in judged)
     return Survey(
         of=of,
         documents=len(texts),
-        asked=len(asked),
+        asked=len(splits),
         queries=dict(sorted(by_split.items())),
-        unjudged=sorted({split for split, _ in asked.values()} - {UNJUDGED, *by_split}),
+        unjudged=sorted({split for split, _ in splits.values()} - {UNJUDGED, *by_split}),
         relevant=round(judged.total() / max(1, len(judged)), DECIMALS),
         graded=len(grades) > 1,
-        query_tokens=_long_enough([text for _, text in asked.values()], queries),
+        query_tokens=_long_enough([text for _, text in splits.values()], queries),
         document_tokens=_long_enough(texts, documents),
     )
 
 
 def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[Kind]:
-    """The good records."""
+    """Yield the good records."""
     bad: Bad | None = None
     none = True
     for record in records:
@@ -112,7 +111,7 @@ def _good(source: Source, records: Iterable[Any], kind: type[Kind]) -> Iterator[
 
 
 def _long_enough(texts: list[str], count: Count | None) -> int | None:
-    """The length in tokens that is enough for most texts."""
+    """Return the length in tokens that is enough for most texts."""
     if count is None or not texts:
         return None
     return percentile(count(texts[:: -(-len(texts) // TEXTS)]))

@@ -191,12 +191,14 @@ class Source(base.Source):
         graded = self._has("queries", "relevance")
         both = {path for path, _ in self._files("documents")} & {path for path, _ in self._files("queries")}
         documents = (record for record in self._documents() if not both or record.row["file"] in both)
-        for asked, answer in zip_longest(self._queries(), documents):
-            if asked is None or answer is None:
-                fewer = "queries" if asked is None else "documents"
-                raise UserError(f"{(asked or answer).place}: `{fewer}` have fewer rows; accepted: as many as the other")
-            if asked.split is not None and None not in (asked.name, answer.name):  # else one of them is bad
-                yield self._judgement(asked, answer.name, graded)
+        for question, answer in zip_longest(self._queries(), documents):
+            if question is None or answer is None:
+                fewer = "queries" if question is None else "documents"
+                raise UserError(
+                    f"{(question or answer).place}: `{fewer}` have fewer rows; accepted: as many as the other"
+                )
+            if question.split is not None and None not in (question.name, answer.name):  # else one of them is bad
+                yield self._judgement(question, answer.name, graded)
 
     def _qrels(self) -> Iterator[Judgement | Bad]:
         """Yield the rows of a table of qrels."""

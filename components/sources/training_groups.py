@@ -124,13 +124,14 @@ class GroupSource(base.Source):
 
 
 def without_ids(
-    asked: Any, texts: list[Any], targets: list[float], teacher: list[float] | None, split: str, place: str
+    query_text: Any, texts: list[Any], targets: list[float], teacher: list[float] | None, split: str, place: str
 ) -> Given | Bad:
     """Return the record of a format that has texts and no ids: a text's id is a digest of it."""
-    if not isinstance(asked, str) or not all(isinstance(text, str) for text in texts):
+    if not isinstance(query_text, str) or not all(isinstance(text, str) for text in texts):
         return Bad("wrong columns", place, "queries and passages must be text")
     documents = [document(text_id(text), None, text, place) for text in texts]
-    return Given(text_id(asked), asked, [text_id(text) for text in texts], documents, targets, teacher, split, place)
+    ids = [text_id(text) for text in texts]
+    return Given(text_id(query_text), query_text, ids, documents, targets, teacher, split, place)
 
 
 def text_id(text: str) -> str:

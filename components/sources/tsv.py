@@ -57,8 +57,8 @@ class Source(labelled.LabelledSource):
             return {labelled.ALL: plain_or_gz(pattern)}
         before, after = pattern.name.split(SPLIT, 1)
         names = {path.name.removesuffix(".gz") for path in fitting(pattern.parent, "*")}
-        there = {name for name in names if name.startswith(before) and name.endswith(after)}
-        present = sorted(name[len(before) : -len(after) or None] for name in there)
+        fitting_names = (name for name in names if name.startswith(before) and name.endswith(after))
+        present = sorted(name[len(before) : -len(after) or None] for name in fitting_names)
         chosen = base.chosen(self.splits, present)
         return {ours: plain_or_gz(pattern.parent / f"{before}{theirs}{after}") for ours, theirs in chosen.items()}
 

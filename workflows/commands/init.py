@@ -1,5 +1,5 @@
-"""Look at a folder of files, or at one file, say what it holds, and write a config for it. What was recognised is read
-wholly: counts, lengths, samples, duplicates, and judgements of what is not there. Only the config is written."""
+"""Look at a folder of files, or at one file, describe it, and write a config for it. The collection is read wholly:
+counts, lengths, samples, duplicates, and judgements of missing records. Only the config is written."""
 
 import argparse
 import re
@@ -30,7 +30,7 @@ WIDTH = 100
 
 
 class Declared(Config):
-    """What is read."""
+    """A config of a source alone."""
 
     data: AnySource
 
@@ -53,7 +53,7 @@ def call(arguments: argparse.Namespace) -> None:
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
     check_output(file, "another file (-o FILE)")
-    keys, remarks, others = recognise(folder)
+    keys, remarks, unread = recognise(folder)
     source = parse(Declared, {"data": keys}, where=str(folder)).data
     print(printable(f"{folder}: {_layout(keys)}"), flush=True)
     contents = Inspection(source)
@@ -63,7 +63,7 @@ def call(arguments: argparse.Namespace) -> None:
         print("Some judgements write ids in another Unicode form than the tables. The config reads all ids in NFC.")
     if not contents.documents.count:
         raise UserError(f"{folder}: no documents were read" + _first_bad(contents))
-    unused = [*remarks, *_unused(folder, source.files().values(), others)]
+    unused = [*remarks, *_unused(folder, source.files().values(), unread)]
     for line in (*unused, "", *summary(contents)):
         print(printable(line))
     spoken = languages.of_samples(contents.documents.sample, contents.queries.sample)
@@ -73,7 +73,7 @@ def call(arguments: argparse.Namespace) -> None:
     with replacing(file) as temporary:
         text = config_text(keys, contents, file) + languages.config_lines(spoken, start)
         temporary.write_text(text, encoding="utf-8")
-    steps = "\n       ".join(map(printable, _steps(keys, contents, file, others)))
+    steps = "\n       ".join(map(printable, _steps(keys, contents, file, unread)))
     print(f"\nwrote {file}\nnext:  {steps}")
 
 
@@ -82,7 +82,7 @@ THEIRS = (
 )
 
 
-def _steps(keys: Keys, contents: Inspection, file: Path, others: dict[str, str]) -> tuple[str, ...]:
+def _steps(keys: Keys, contents: Inspection, file: Path, unread: dict[str, str]) -> tuple[str, ...]:
     """Return what to do next, in lines."""
     bad, judgements = contents.bad, contents.judgements.total()
     if contents.unread_judgements and not judgements:
@@ -94,7 +94,7 @@ def _steps(keys: Keys, contents: Inspection, file: Path, others: dict[str, str])
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
         steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
-    if not contents.queries.count and any(what.startswith("columns ") for what in others.values()):
+    if not contents.queries.count and any(what.startswith("columns ") for what in unread.values()):
         return (
             f"if files that are not used have queries or judgements, say so in {file} under `data`, such as",
             "queries: FILE",
@@ -106,7 +106,7 @@ def _steps(keys: Keys, contents: Inspection, file: Path, others: dict[str, str])
     return steps
 
 
-def _unused(folder: Path, used: Iterable[Path], others: dict[str, str]) -> list[str]:
+def _unused(folder: Path, used: Iterable[Path], unread: dict[str, str]) -> list[str]:
     """Name the files and folders that are not read, by what they are."""
     if not folder.is_dir():
         return []
@@ -114,7 +114,7 @@ def _unused(folder: Path, used: Iterable[Path], others: dict[str, str]) -> list[
     reasons = dict[str, list[str]]()
     for name in names_in(folder):
         if name.rstrip("/") not in kept:
-            reasons.setdefault(others.get(name, ""), []).append(name)
+            reasons.setdefault(unread.get(name, ""), []).append(name)
     lines = []
     for what, names in reasons.items():
         more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
@@ -123,7 +123,7 @@ def _unused(folder: Path, used: Iterable[Path], others: dict[str, str]) -> list[
 
 
 def summary(contents: Inspection) -> list[str]:
-    """What a collection holds, in lines for people."""
+    """Describe a collection in lines for people."""
     documents, queries = contents.documents, contents.queries
     rows = queries.count - queries.records.repeated()
     lines = [f"{documents.count:,} documents: {documents.lengths()}", *_samples(documents.samples)]
@@ -144,8 +144,8 @@ def summary(contents: Inspection) -> list[str]:
         lines.append(f"  {relevant_documents(contents.relevant)}; judgements by grade: {grades}")
     elif queries.count:
         lines.append("  nobody has said what is relevant to them")
-    if told := remark(contents.own_documents, sum(contents.by_split.values())):
-        lines.append(told)
+    if text := remark(contents.own_documents, sum(contents.by_split.values())):
+        lines.append(text)
     if contents.bad:
         count = contents.bad.total()
         lines.append(f"{count:,} record{'' if count == 1 else 's'} cannot be used:")
@@ -158,7 +158,7 @@ def summary(contents: Inspection) -> list[str]:
 
 
 def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
-    """The config: two keys, and what a reader may want to know or change, as comments."""
+    """Return the config: two keys, and comments on what a reader may want to change."""
     splits = ", ".join(f"{count:,} {split}" for split, count in contents.by_split.items())
     holds = f"{contents.documents.count:,} documents; queries: {splits or 'none'}"
     plan, run = _next(file, contents)
@@ -209,7 +209,7 @@ LAYOUTS = {
 
 
 def _next(file: Path, contents: Inspection) -> tuple[str, str]:
-    """The commands that come next, which leave out the records that cannot be used."""
+    """Return the next commands, which leave out the records that cannot be used."""
     drop = " --set data.on_bad=drop" if contents.bad else ""
     return f"{program()} plan {shlex.quote(str(file))}{drop}", f"{program()} run {shlex.quote(str(file))}{drop}"
 
@@ -218,7 +218,7 @@ ROLES = ("documents", "queries", "qrels")
 
 
 def _layout(keys: Keys) -> str:
-    """What a layout is called."""
+    """Name a layout."""
     if keys["format"] != "tables":
         return LAYOUTS[keys["format"]]
     files = list(dict.fromkeys(file for role in ROLES for file, _ in patterns(keys.get(role))))
@@ -228,12 +228,12 @@ def _layout(keys: Keys) -> str:
 
 
 def _have(count: int) -> str:
-    """So many records, and their verb."""
+    """Return a number of records and their verb."""
     return f"{count:,} {'has' if count == 1 else 'have'}"
 
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:
-    """Some records, a line each; a terminal would obey control characters."""
+    """Return records, a line each, without control characters, which a terminal would obey."""
     return [
         "  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
         for name, text in samples
@@ -246,6 +246,6 @@ def _first_bad(contents: Inspection) -> str:
 
 
 def _plain(folder: Path) -> str:
-    """A folder's name as that of a config."""
+    """Return a folder's name as the name of a config."""
     name = folder.resolve().name.partition(".")[0] if folder.is_file() else folder.resolve().name
     return re.sub(r"[^\w-]+", "-", name).strip("-") or "collection"

@@ -98,9 +98,8 @@ def training_data(folder: Path, tables: list[Table]) -> Keys | None:
     keys: Keys = {"format": training_format(groups[0]), "path": str(folder), "groups": files or {"train": names}}
     if keys["format"] == "sentence_transformers":  # takes all columns for texts, in their order, unless declared
         texts = [_texts(table) for table in groups]
-        others = any(set(table.columns) - {*LABELS, *NO_TEXT, *own} for table, own in zip(groups, texts, strict=True))
-        others |= any([name for name in table.columns if name in texts[0]] != texts[0] for table in groups)
-        keys |= {"columns": texts[0]} if others else {}
+        plain = all([name for name in table.columns if name not in (*LABELS, *NO_TEXT)] == texts[0] for table in groups)
+        keys |= {} if plain or any(names != texts[0] for names in texts) else {"columns": texts[0]}
     keys |= {"corpus": rest[0].name} if rest else {}
     if files is None:
         raise UserError(

@@ -60,31 +60,31 @@ def recognise(place: Path) -> Recognised:
     for layout in LAYOUTS if place.is_dir() else ():
         if (keys := layout(folder, names)) is not None:
             return Recognised(keys, [], {})
-    found, others = contents(folder, names)
-    for name in others:
+    files, unread = contents(folder, names)
+    for name in unread:
         if name.endswith("/") and any(layout(folder / name, names_in(folder / name)) for layout in LAYOUTS):
-            others[name] = f"a collection of its own; accepted: {folder / name}"
-    if (keys := training_data(folder, found)) is not None:
-        return Recognised(keys, [], others)
-    tables = merged(folder, found)
+            unread[name] = f"a collection of its own; accepted: {folder / name}"
+    if (keys := training_data(folder, files)) is not None:
+        return Recognised(keys, [], unread)
+    tables = merged(folder, files)
     rest = [table for table in tables if training_format(table) is None]
     if {"documents", "queries", "qrels"} <= {table.role for table in rest}:
         tables = rest  # training data lies next to a whole collection
     collection = _pairs(folder, tables) or _three_tables(folder, tables) or _texts(folder, tables)
-    broken = next((name for name in others if kind_of(name) in KINDS), None)
+    broken = next((name for name in unread if kind_of(name) in KINDS), None)
     whole = collection is not None and (collection.keys.get("qrels") or collection.keys.get("paired"))
     if broken and not whole and (collection or not tables):
-        reason = others[broken] if others[broken].startswith(str(folder)) else f"{folder / broken}: {others[broken]}"
+        reason = unread[broken] if unread[broken].startswith(str(folder)) else f"{folder / broken}: {unread[broken]}"
         raise UserError(f"{reason}; mend the file, or move it away")
     if collection is None:
         columns = {table.name: f"columns {listing(table.columns)}: {table.role or UNKNOWN}" for table in tables}
-        lines = [f"  {name}: {what}" for name, what in sorted({**columns, **others}.items())] or ["  nothing"]
+        lines = [f"  {name}: {what}" for name, what in sorted({**columns, **unread}.items())] or ["  nothing"]
         more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
         accepted = (f"  {line}" for line in ACCEPTED)
         first = f"{place}: no collection was recognised; what is there:"
         raise UserError(first, *lines[:20], *more, "accepted:", *accepted)
     unused = {table.name: f"columns {listing(table.columns)}" for table in tables if table not in collection.used}
-    return Recognised(collection.keys, _remarks(folder, collection), {**unused, **others})
+    return Recognised(collection.keys, _remarks(folder, collection), {**unused, **unread})
 
 
 class _Collection(NamedTuple):
@@ -134,15 +134,16 @@ def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
         qrels = None
     else:
         for table in [qrels] if qrels else [table for table in tables if table.role is None]:
-            asked = _link(folder, table, queries, "query_id")
-            judged = _link(folder, table, documents, "doc_id", without=asked)
-            if asked and judged and table.role is None:
+            query_ids = _link(folder, table, queries, "query_id")
+            judged = _link(folder, table, documents, "doc_id", without=query_ids)
+            if query_ids and judged and table.role is None:
                 qrels = table
             if table is qrels:
                 columns["documents"] |= {"doc_id": judged[1]} if judged else {}
-                columns["queries"] |= {"query_id": asked[1]} if asked else {}
-                columns["qrels"] |= {"query_id": asked[0]} if asked else qrels.names(query_id=("query_id", "question"))
-                columns["qrels"] |= {"doc_id": judged[0]} if judged else qrels.names(doc_id=("doc_id", "text"))
+                columns["queries"] |= {"query_id": query_ids[1]} if query_ids else {}
+                columns["qrels"] |= qrels.names(**REFERENCES)
+                columns["qrels"] |= {"query_id": query_ids[0]} if query_ids else {}
+                columns["qrels"] |= {"doc_id": judged[0]} if judged else {}
                 break
         if qrels is None and (judged := _link(folder, queries, documents, "doc_id")):
             qrels = queries

@@ -95,7 +95,7 @@ def names_in(folder: Path) -> list[str]:
 def contents(folder: Path, names: Iterable[str]) -> tuple[list[Table], dict[str, str]]:
     """Return the tables among some names in a folder, and for each other name why it is none. A folder of files of one
     kind with the same columns is one table."""
-    tables, others = list[Table](), dict[str, str]()
+    tables, unread = list[Table](), dict[str, str]()
     for name in names:
         path = folder / name
         try:
@@ -105,8 +105,8 @@ def contents(folder: Path, names: Iterable[str]) -> tuple[list[Table], dict[str,
         if isinstance(table, Table):
             tables.append(table)
         else:
-            others[name] = table
-    return tables, others
+            unread[name] = table
+    return tables, unread
 
 
 def _table(path: Path) -> Table | str:
@@ -162,23 +162,23 @@ def by_split(folder: Path, patterns: Sequence[str]) -> dict[str, str] | None:
     A name that tells none is of `train`. Two tables of one split tell nothing.
     """
     files: dict[str, set[str]] = {}
-    told = False
+    any_split = False
     for pattern in patterns:
         names = [path.relative_to(folder).as_posix() for path in matching(folder, pattern)]
         splits = [split_of(name) for name in names]
-        told |= any(splits)
+        any_split |= any(splits)
         parts = [pattern] * len(names) if len(set(splits)) == 1 else _patterns(names)
         for split, part in zip(splits, parts, strict=True):
             files.setdefault(split or "train", set()).add(part)
     twice = next((split for split, parts in files.items() if len(parts) > 1), None)
-    if told and twice is not None and len(patterns) == 1:
+    if any_split and twice is not None and len(patterns) == 1:
         raise UserError(
             f"{folder / patterns[0]}: {listing(sorted(files[twice]))} are of the split {twice}; "
             "accepted: a file a split, or parts whose names differ in numbers alone"
         )
-    return (
-        None if twice or not told else {split: files[split].pop() for split in ("train", DEV, "test") if split in files}
-    )
+    if twice is not None or not any_split:
+        return None
+    return {split: files[split].pop() for split in ("train", DEV, "test") if split in files}
 
 
 def _patterns(names: list[str]) -> list[str]:
