@@ -24,7 +24,7 @@ from sparring.components.retrieval import kind
 from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.sources.beir import Source
 from sparring.components.training.objective import ObjectiveInputs, make_objective
-from sparring.workflows.commands import model_folder
+from sparring.components.systems import model_folder
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.evaluate import evaluate
 from sparring.workflows.steps.ingest import ingest
