@@ -88,11 +88,11 @@ class Embedding(nn.Embedding):
     """`nn.Embedding` whose gradient is added to in the rows of a pass's tokens, in memory that stays from update to
     update: who keeps a gradient past `zero_grad` must copy it."""
 
-    def __init__(self, of: nn.Embedding) -> None:
+    def __init__(self, original: nn.Embedding) -> None:
         with torch.device("meta"):
-            super().__init__(of.num_embeddings, of.embedding_dim, of.padding_idx)
-        self.weight = of.weight  # which a head may share
-        self.train(of.training)
+            super().__init__(original.num_embeddings, original.embedding_dim, original.padding_idx)
+        self.weight = original.weight  # which a head may share
+        self.train(original.training)
         self._gradient: Tensor | None = None
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -80,26 +80,29 @@ def sum_over_workers(values: Tensor) -> Tensor:
 
 
 def of_first(value: int, device: torch.device) -> int:
-    """The first worker's value of a number. No worker goes on before all have called it."""
+    """Return the first worker's value of a number on every worker. All workers wait here for each other."""
     if workers() == 1:
         return value
-    here = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
-    return int(sum_over_workers(torch.tensor([here], device=device)))
+    contribution = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
+    return int(sum_over_workers(torch.tensor([contribution], device=device)))
 
 
 def sum_gradients(parameters: list[Tensor]) -> None:
-    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers. One that has none on
-    any worker has none then, as with one worker: an optimizer leaves it as it is."""
+    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers.
+
+    If no worker has a gradient for a parameter, it has none afterwards. The optimizer then skips it, as with one
+    worker.
+    """
     if workers() == 1:
         return
     for group in _buckets([p for p in parameters if p.requires_grad]):
-        there = group[0].new_tensor([p.grad is not None for p in group])
-        sent = [*((p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group), there]
+        present = group[0].new_tensor([p.grad is not None for p in group])
+        sent = [*((p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group), present]
         flat = torch.cat(sent)
         dist.all_reduce(flat)
-        *gradients, there = flat.split([part.numel() for part in sent])
-        for parameter, gradient, some in zip(group, gradients, there.tolist(), strict=True):
-            parameter.grad = gradient.view_as(parameter).clone() if some else None
+        *gradients, present = flat.split([part.numel() for part in sent])
+        for parameter, gradient, exists in zip(group, gradients, present.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone() if exists else None
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:

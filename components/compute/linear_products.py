@@ -53,9 +53,11 @@ class Plain:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), PACKED_FOR)
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """(N, in) rows to (N, out) in this precision."""
-        how, kind = ("gelu", "none") if gelu else ("none", "")  # not the one by tanh
-        return torch.ops.mkldnn._linear_pointwise(rows.to(self._dtype), self._weight, self._bias, how, [], kind)
+        """Multiply (N, in) rows in this precision: (N, out), with an exact GELU if `gelu`."""
+        activation, approximation = ("gelu", "none") if gelu else ("none", "")  # "none": not the approximation by tanh
+        return torch.ops.mkldnn._linear_pointwise(
+            rows.to(self._dtype), self._weight, self._bias, activation, [], approximation
+        )
 
 
 class Rounded:

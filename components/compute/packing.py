@@ -55,15 +55,17 @@ def _tokens(mask: Tensor) -> Tensor:
     return (mask[:, 0, 0] == 0).flatten().nonzero()[:, 0]
 
 
-def _pack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    states, mask = given[:2]
+def _pack(
+    _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    states, mask = inputs[:2]
     if mask is None or len(mask) == 1 or named.get("output_hidden_states"):
         return None
     if len(_tokens(mask)) > (1 - LEAST) * states[..., 0].numel():
         return None
-    return (packed(states, mask), *given[1:]), named
+    return (packed(states, mask), *inputs[1:]), named
 
 
-def _unpack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
-    mask = given[1]
+def _unpack(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
+    mask = inputs[1]
     return None if mask is None or not is_packed(states, mask) else unpacked(states, mask)

@@ -33,11 +33,11 @@ def has_int8(device: str) -> bool:
     return device == "cpu" and bool(has.get("avx512_vnni") or has.get("avx_vnni"))
 
 
-def computed(asked: str, device: str) -> str:
-    """The precision in which a kind of device computes products for which this one is asked."""
-    if asked == "int8" and has_int8(device):
-        return asked
-    return "bf16" if asked != "fp32" and has_bf16(device) else "fp32"
+def computed(requested: str, device: str) -> str:
+    """Return the precision in which a device computes products when `requested` is requested."""
+    if requested == "int8" and has_int8(device):
+        return requested
+    return "bf16" if requested != "fp32" and has_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: str, *, keep: bool = True) -> Any:
