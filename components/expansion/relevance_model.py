@@ -127,15 +127,15 @@ def expansions(
     config: RelevanceConfig,
     rng: Callable[[int], np.random.Generator],
 ) -> list[str]:
-    """A query's expansions, the most likely first; empty if its documents have nothing to add.
+    """Sample a query's expansions, the most likely first. The list is empty if its documents have nothing to add.
 
-    `rng` returns the random generator of an expansion by its number.
+    `rng` maps the number of an expansion to its random generator.
     """
     if not documents:
         return []
     weights = term_weights(documents, frequencies, config, without=words(question))
     if config.draws == "terms":
-        ranked = sorted(weights.items(), key=lambda one: (-one[1], one[0]))[: config.pool]
+        ranked = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[: config.pool]
         choices = dict(ranked)
     elif config.draws == "sentence":
         choices = sentence_weights(documents, weights)

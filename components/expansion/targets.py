@@ -36,12 +36,12 @@ class TargetConfig(Config):
 
 
 def joined(texts: Iterable[str], several: Literal["joined", "first"], most: int | None = None) -> str:
-    """The first of some texts, or the first `most` different ones in one text; empty ones are left out.
+    """Return the first text, or join the first `most` distinct texts. Empty texts are left out.
 
     >>> joined(["Oslo", "", "Norway", "Oslo"], "joined")
     'Oslo *** Norway'
     """
-    different = list(dict.fromkeys(text for each in texts if (text := " ".join(each.split()))))
+    different = list(dict.fromkeys(words for text in texts if (words := " ".join(text.split()))))
     return BETWEEN.join(different[: 1 if several == "first" else most])
 
 

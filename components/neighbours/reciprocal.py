@@ -190,18 +190,18 @@ def _weights(products: Tensor, neighbours: Tensor, config: NeighboursConfig) -> 
 
 
 def jaccard(weights: Tensor, probe: Tensor) -> Tensor:
-    """(B, M) Jaccard similarity of each element's neighbourhood to the probe's (Eq. 9 to 11).
+    """Return the Jaccard similarity (B, M) of each element's neighbourhood to the probe's (Eq. 9 to 11).
 
-    `weights` (B, M, M) are those of `connections`, `probe` (B,) the index of an element of each context.
+    `weights` (B, M, M) come from `connections`. `probe` (B,) is the index of an element of each context.
 
     >>> import torch
     >>> jaccard(torch.tensor([[[2.0, 1.0], [1.0, 1.0]]]), torch.tensor([0]))
     tensor([[1.0000, 0.6667]])
     """
-    own = weights.take_along_dim(probe[:, None, None], 1)
+    neighbourhood = weights.take_along_dim(probe[:, None, None], 1)
     total = weights.sum(-1)
-    shared = own.minimum(weights).sum(-1)
-    return _ratio(shared, own.sum(-1) + total - shared)  # max(a, b) = a + b - min(a, b)
+    shared = neighbourhood.minimum(weights).sum(-1)
+    return _ratio(shared, neighbourhood.sum(-1) + total - shared)  # max(a, b) = a + b - min(a, b)
 
 
 def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
@@ -222,8 +222,8 @@ def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, c
     return config.mix * geometric + (1 - config.mix) * jaccard(weights, probe)[:, 1:]
 
 
-def normalised(values: Tensor, mask: Tensor, how: Normalise) -> Tensor:
-    """(B, N) each row's values in one range: Eq. 13 for `max-min`, Eq. 14 for `std`.
+def normalised(values: Tensor, mask: Tensor, method: Normalise) -> Tensor:
+    """Bring each row's values (B, N) into one range: Eq. 13 for `max-min`, Eq. 14 for `std`.
 
     Both map the smallest value to 0. A row of equal values becomes 0, and so does padding, where `mask` is False.
 
@@ -231,11 +231,11 @@ def normalised(values: Tensor, mask: Tensor, how: Normalise) -> Tensor:
     >>> normalised(torch.tensor([[3.0, 1.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), "max-min")
     tensor([[1.0000, 0.0000, 0.5000, 0.0000]])
     """
-    if how == "none":
+    if method == "none":
         return values.masked_fill(~mask, 0)
     lowest = values.masked_fill(~mask, math.inf).amin(-1, keepdim=True)
     above = (values - lowest).masked_fill(~mask, 0)
-    if how == "max-min":
+    if method == "max-min":
         return _ratio(above, above.amax(-1, keepdim=True))
     count = mask.sum(-1, keepdim=True).clamp_min(1)
     deviations = (above - above.sum(-1, keepdim=True) / count).masked_fill(~mask, 0)

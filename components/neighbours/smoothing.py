@@ -126,17 +126,17 @@ def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: Smoothi
 
 
 def uniform(truth: Tensor, mask: Tensor, epsilon: Tensor) -> Tensor:
-    """(B, N) targets that spread epsilon over the candidates that are not ground truth, the rest over those that are
-    (Eq. 2).
+    """Return targets (B, N) that spread epsilon over the candidates that are not ground truth, and the rest over the
+    ground truth (Eq. 2).
 
-    `epsilon` is (B,). If all candidates are ground truth they have all of it; if none is, targets are 0.
+    `epsilon` is (B,). If all candidates are ground truth they share all of it. Without ground truth all targets are 0.
 
     >>> import torch
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
     >>> uniform(truth, mask, torch.tensor([0.5]))
     tensor([[0.5000, 0.2500, 0.2500]])
     """
-    true, others = truth.sum(-1, keepdim=True), (mask & ~truth).sum(-1, keepdim=True)
-    epsilon = epsilon[:, None].masked_fill(others == 0, 0)
-    shares = ((1 - epsilon) / true.clamp_min(1)).where(truth, epsilon / others.clamp_min(1))
+    true, remaining = truth.sum(-1, keepdim=True), (mask & ~truth).sum(-1, keepdim=True)
+    epsilon = epsilon[:, None].masked_fill(remaining == 0, 0)
+    shares = ((1 - epsilon) / true.clamp_min(1)).where(truth, epsilon / remaining.clamp_min(1))
     return shares.masked_fill(~mask | (true == 0), 0)
