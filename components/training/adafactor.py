@@ -67,9 +67,9 @@ def _mean_over_rows(values: Tensor, part: Part) -> Tensor:
     """The mean over the last dimension but one, which is what workers divide in a matrix."""
     if part.ndim > 2:
         return values.mean(-2, keepdim=True)
-    return sum_over_workers(values.sum(-2, keepdim=True)) / part.of.shape[0]
+    return sum_over_workers(values.sum(-2, keepdim=True)) / part.whole.shape[0]
 
 
 def _root_mean_square(values: Tensor, part: Part) -> float:
     """Over the whole parameter, of values at this worker's part."""
-    return float(sum_over_workers(values.square().sum()) / part.of.numel()) ** 0.5
+    return float(sum_over_workers(values.square().sum()) / part.whole.numel()) ** 0.5

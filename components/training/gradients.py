@@ -40,8 +40,10 @@ def add_gradients(
     device: torch.device,
     precision: str,
 ) -> tuple[Losses, float]:
-    """Add the whole batch's gradient to the parameters of every worker; the global means of the loss terms, and the
-    floating-point operations that this worker's share takes at least."""
+    """Add the whole batch's gradient to the parameters of every worker.
+
+    Return the global means of the loss terms, and a lower bound of this worker's floating-point operations.
+    """
     values: Losses = {}
     operations = 0.0
     objective.update = update
@@ -57,8 +59,8 @@ def add_gradients(
         terms = objective.terms(representations, batch)
         # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.
         alone = 1 / (parts * workers())
-        here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
-        counts = sum_over_workers(torch.tensor(here, device=device))
+        rows = [alone if term.rows is None else float(term.rows) for term in terms.values()]
+        counts = sum_over_workers(torch.tensor(rows, device=device))
         counts = counts.masked_fill(counts == 0, 1.0)  # of no rows, as where nothing is masked in short texts
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()

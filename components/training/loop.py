@@ -270,15 +270,15 @@ def _validate(
     seed: int,
     device: torch.device,
 ) -> dict[str, float]:
-    """Measure the development rows, and keep the weights that are the best by the measure that the config asks for."""
+    """Measure the development rows, and keep the best weights by the measure that the config names."""
     assert config.validate_on_dev is not None
     objective.eval()
     dev.update = state.update  # losses may change with it, as a temperature does that warms up
     measures = validate(dev, config, seed=seed, device=device)
-    asked = config.validate_on_dev.measure
+    measure = config.validate_on_dev.measure
     best = state.best.value if state.best else None
-    if better(measures[asked], best, lowest=asked in (LOSS, *objective.lowest)):
-        state.best, state.looks_without_better = Best(measures[asked], state.update), 0
+    if better(measures[measure], best, lowest=measure in (LOSS, *objective.lowest)):
+        state.best, state.looks_without_better = Best(measures[measure], state.update), 0
         checkpoints.save_best(out / "checkpoints", objective, state)
     else:
         state.looks_without_better += 1

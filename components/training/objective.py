@@ -120,10 +120,10 @@ class Objective(nn.Module, ABC):
         """Open the table that batches are drawn from."""
 
     def reading(self, rows: Path) -> Objective:
-        """This objective, with the same modules, over the table of another artifact."""
-        other = copy.copy(self)
-        other.open(rows / self.table)
-        return other
+        """Return this objective, with the same modules, over the table of another artifact."""
+        objective = copy.copy(self)
+        objective.open(rows / self.table)
+        return objective
 
     @abstractmethod
     def rows(self) -> int:
@@ -167,8 +167,8 @@ class Objective(nn.Module, ABC):
         return {}
 
     def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
-        """Validation measures from the values of all rows; by default the means."""
-        return {name: float(np.float32(sum(each))) / max(1, len(each)) for name, each in values.items()}
+        """Turn the values of all rows into validation measures, by default their means."""
+        return {name: float(np.float32(sum(rows))) / max(1, len(rows)) for name, rows in values.items()}
 
     def save(self, folder: Path) -> None:
         """Write the model as the next step loads it."""
@@ -192,7 +192,7 @@ class Objective(nn.Module, ABC):
 
 
 def objective_named(name: str) -> type[Objective]:
-    """The objective of `components/objectives/<name>.py`, or of a module by its dotted path."""
+    """Load the objective of `components/objectives/<name>.py`, or of a module by its dotted path."""
     try:
         module = modules.load(objective_module(name))
     except ModuleNotFoundError as error:
@@ -201,18 +201,18 @@ def objective_named(name: str) -> type[Objective]:
         ) from None
     if not hasattr(module, "Objective"):
         raise UserError(f"objective: {name!r}: {module.__name__} defines no `Objective`")
-    found: type[Objective] = module.Objective
-    return found
+    objective: type[Objective] = module.Objective
+    return objective
 
 
-def make_objective(name: str, inputs: ObjectiveInputs, *, seed: int, **own: Any) -> Objective:
-    """An objective by its name, with arguments of its own.
+def make_objective(name: str, inputs: ObjectiveInputs, *, seed: int, **arguments: Any) -> Objective:
+    """Make an objective by its name, with the arguments that this objective takes.
 
-    Modules that it makes anew (heads, projectors) begin with the same weights on every worker and after a restart.
+    New modules (heads, projectors) begin with the same weights on every worker and after a restart.
     """
     with torch.random.fork_rng(devices=[]):  # modules are made on the CPU
         torch.manual_seed(keyed_int(seed, "objective"))
-        return objective_named(name)(inputs, **own)
+        return objective_named(name)(inputs, **arguments)
 
 
 def ranking_measures(lists: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
