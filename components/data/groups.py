@@ -42,11 +42,11 @@ class Groups:
         documents, targets, teacher = np.empty(most, np.int64), np.empty(most, np.float32), np.empty(most, np.float32)
         queries, lengths, taught, end = [NOTHING], [NOTHING], True, 0
         for piece in pieces(path, GROUPS, rows=CANDIDATES):
-            queries.append(rows_of(piece["query_id"], query_ids, what=str(path)))
+            queries.append(rows_of(piece["query_id"], query_ids, source=str(path)))
             lists = piece["doc_ids"].combine_chunks()
             lengths.append(lists.value_lengths().to_numpy())
             start, end = end, end + int(lengths[-1].sum())
-            documents[start:end] = rows_of(lists.flatten(), document_ids, what=str(path))
+            documents[start:end] = rows_of(lists.flatten(), document_ids, source=str(path))
             targets[start:end] = flat(piece["targets"])
             taught = taught and not piece["teacher"].null_count
             if taught:
@@ -77,14 +77,14 @@ def flat(lists: pa.ChunkedArray) -> np.ndarray:
 
 
 def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None:
-    """Write a table of groups again with other numbers for the candidates: (C,), one group after another."""
-    at, start = GROUPS.get_field_index(column), 0
+    """Write a table of groups again with new numbers (C,) for the candidates, one group after another."""
+    index, start = GROUPS.get_field_index(column), 0
     with replacing(to) as path, pq.ParquetWriter(path, GROUPS) as writer:
         for piece in pieces(groups, GROUPS, rows=CANDIDATES):
             lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
             offsets = np.r_[0, np.cumsum(lengths)]
-            own = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
-            writer.write_table(piece.set_column(at, GROUPS.field(column), own))
+            lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
+            writer.write_table(piece.set_column(index, GROUPS.field(column), lists))
             start += offsets[-1]
 
 
@@ -95,20 +95,22 @@ def ids_of(path: Path, column: str) -> pa.Array:
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
-    """Columns of the queries of some splits, in the table's order; UserError for a split without queries, but for
-    `DEV`, which a collection may lack: what is done with its queries is done with none then."""
+    """Read columns of the queries of some splits, in the table's order.
+
+    UserError for a split without queries, except `DEV`: a collection may lack it, and no queries are read then.
+    """
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
         if split not in (*present, DEV):
-            others = (
+            advice = (
                 f"accepted: {listing(present)}, or one that is drawn from them: `data: {{..., hold_out: {{{split}: "
                 "{share: 0.1}}}`"
                 if present
                 else "nor in another split; accepted: the recipe `adapt`, which trains without any, or, of rated "
                 "pairs, `data.positive`, from which on they are queries and documents"
             )
-            raise UserError(f"splits: there are no queries in {split!r}; {others}")
+            raise UserError(f"splits: there are no queries in {split!r}; {advice}")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
@@ -128,17 +130,20 @@ def check_k(k: int, data: Path) -> int:
     return int(count)
 
 
-def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
-    """int64 rows of `among` that hold the ids; ValueError names an id that is missing, and `what` it was read from."""
-    own = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
+def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) -> np.ndarray:
+    """Return the int64 rows of `among` that hold the ids.
+
+    ValueError names the first id that is missing, and the `source` of the ids.
+    """
+    encoded = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
     # The few ids of a piece are looked up among all, not all hashed for each piece.
-    place = pc.index_in(among, value_set=own.dictionary)
-    known = np.flatnonzero(pc.is_valid(place).to_numpy(zero_copy_only=False))[::-1]
-    rows = np.full(len(own.dictionary), -1)
-    rows[place.drop_null().to_numpy()[::-1]] = known  # of equal ids the first
+    places = pc.index_in(among, value_set=encoded.dictionary)
+    rows_present = np.flatnonzero(pc.is_valid(places).to_numpy(zero_copy_only=False))[::-1]
+    rows = np.full(len(encoded.dictionary), -1)
+    rows[places.drop_null().to_numpy()[::-1]] = rows_present  # the first of equal ids is written last
     if (missing := rows < 0).any():
-        raise ValueError(f"{what}: {own.dictionary[int(missing.argmax())]} is not in the collection")
-    return rows[own.indices.to_numpy()]
+        raise ValueError(f"{source}: {encoded.dictionary[int(missing.argmax())]} is not in the collection")
+    return rows[encoded.indices.to_numpy()]
 
 
 def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
@@ -159,10 +164,12 @@ def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
 
 
 def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
-    """The ids of the queries of a split with a relevant document: all, or the same sample of them as
-    `measured_queries` takes."""
-    known = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
-    judged = pc.unique(known["query_id"])
+    """Return the ids of a split's queries with a relevant document.
+
+    If `count` is set, return the same sample of them as `measured_queries` takes.
+    """
+    positives = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
+    judged = pc.unique(positives["query_id"])
     if count is None:
         return judged
     return judged.filter(pc.is_in(judged, pa.array(keyed_sample(judged.to_pylist(), count, "measured"), TEXT)))
@@ -189,8 +196,8 @@ class DocumentIds:
 def positives(data: Path) -> dict[int, np.ndarray]:
     """For each query with a judgement above 0, in any split, the rows of its relevant documents."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
-    queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), what="qrels")
-    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="qrels")
+    queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), source="qrels")
+    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source="qrels")
     order = np.argsort(queries, kind="stable")
     judged, starts = np.unique(queries[order], return_index=True)
     return dict(zip(judged.tolist(), np.split(documents[order], starts[1:]), strict=True))
@@ -204,6 +211,6 @@ def known_positives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
     same = np.load(tokens / "queries.same.npy").tolist()
     by_text: dict[int, np.ndarray] = {}
     for query, documents in positives(data).items():
-        others = by_text.get(same[query])
-        by_text[same[query]] = documents if others is None else np.union1d(others, documents)
+        joined = by_text.get(same[query])
+        by_text[same[query]] = documents if joined is None else np.union1d(joined, documents)
     return {query: by_text[text] for query, text in enumerate(same) if text in by_text}

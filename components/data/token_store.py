@@ -29,11 +29,11 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None) -> None:
-        made, needed = read_json(folder / TOKENIZER), store_digest(model, reading)
-        if made != needed:
+        stored, expected = read_json(folder / TOKENIZER), store_digest(model, reading)
+        if stored != expected:
             raise UserError(
-                f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "
-                "tokenise the collection for this model"
+                f"{folder}: these tokens were made with another tokenizer ({stored}) than that of {model} "
+                f"({expected}); tokenise the collection for this model"
             )
         self.template = Template.of(load_tokenizer(model), pairs=pairs)
         self.queries, self.documents = Tokens.open(folder, "queries"), Tokens.open(folder, "documents")

@@ -20,9 +20,9 @@ TOKEN_LIMITS = ("query_tokens", "document_tokens", "pair_tokens", "passage_token
 
 
 def tokenizer_file(model: Path) -> Path:
-    """The `tokenizer.json` of a saved model; for a model with two towers, the query tower's."""
-    beside = model / "tokenizer.json"
-    return beside if beside.exists() else model / "query" / "tokenizer.json"
+    """Return the `tokenizer.json` of a saved model, for a model with two towers the query tower's."""
+    path = model / "tokenizer.json"
+    return path if path.exists() else model / "query" / "tokenizer.json"
 
 
 def load_tokenizer(model: Path) -> Any:
@@ -52,14 +52,14 @@ def prompts_of(model: Path) -> dict[str, str]:
 
 
 def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
-    """The tokens that the texts of `prompts_of` become before a text."""
+    """Tokenize the texts of `prompts_of`, as they stand before a text."""
     prompts = {side: prompt.rstrip() for side, prompt in prompts_of(model).items()}
     tokenizer = load_tokenizer(model) if any(prompts.values()) else None
-    found = {
+    ids = {
         side: tokenizer(prompt, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
         for side, prompt in prompts.items()
     }
-    return {side: np.asarray(tokens, np.int32) for side, tokens in found.items()}
+    return {side: np.asarray(tokens, np.int32) for side, tokens in ids.items()}
 
 
 def lengths_of(model: Path) -> dict[str, int]:

@@ -27,7 +27,7 @@ class Tokens:
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int] | np.ndarray]) -> Self:
-        """The token ids of a few texts, held in memory."""
+        """Hold the token ids of a few texts in memory."""
         arrays = [np.asarray(text, np.int64) for text in texts]
         return cls(np.concatenate([np.empty(0, np.int64), *arrays]), np.cumsum([0, *map(len, arrays)]))
 

@@ -35,10 +35,10 @@ class Shards(Sequence[npt.NDArray]):
     def __len__(self) -> int:
         return len(self._paths)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return Shards(self._paths[at])
-        path = self._paths[at]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Shards(self._paths[index])
+        path = self._paths[index]
         try:
             return np.load(path, mmap_mode="c")  # copy on write: torch does not accept read-only memory
         except (ValueError, EOFError) as error:
@@ -169,8 +169,8 @@ class Lists(NamedTuple):
     def load(cls, folder: Path, start: int, stop: int) -> Self:
         """Load the lists of the queries from `start` up to `stop`."""
         queries, documents, offsets = (np.load(folder / f"lists.{name}.npy", mmap_mode="r") for name in cls._fields)
-        own = np.array(offsets[start : stop + 1])
-        return cls(np.array(queries[start:stop]), np.array(documents[own[0] : own[-1]]), own - own[0])
+        bounds = np.array(offsets[start : stop + 1])
+        return cls(np.array(queries[start:stop]), np.array(documents[bounds[0] : bounds[-1]]), bounds - bounds[0])
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:

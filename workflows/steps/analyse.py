@@ -50,12 +50,12 @@ def analyse(
     first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
     top = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
     chosen = [query for query in measured_queries(data, split, config.queries) if query in top]
-    rows = rows_of(pa.array(chosen, TEXT), query_ids, what="queries")
+    rows = rows_of(pa.array(chosen, TEXT), query_ids, source="queries")
     chosen, rows = _judged(chosen, rows, relevant)
     if len(chosen) < 2:
         raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
-    nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, what=str(ranking))
+    nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, source=str(ranking))
     asked, held = QueryVectors(queries), DocumentVectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
     told = embedding_space.analyse(

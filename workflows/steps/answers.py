@@ -65,8 +65,8 @@ def answering(
     def sought() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Queries and documents of the splits' rows, by their places in the collection."""
         for piece in _of_splits(ranking, wanted, ["query_id", "doc_id"]):
-            queries = rows_of(piece["query_id"], asked, what=str(ranking))
-            yield queries, rows_of(piece["doc_id"], documents, what=str(ranking))
+            queries = rows_of(piece["query_id"], asked, source=str(ranking))
+            yield queries, rows_of(piece["doc_id"], documents, source=str(ranking))
 
     counts = np.zeros(len(sizes), np.int64)
     for _, rows in sought():

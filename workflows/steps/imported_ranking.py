@@ -112,7 +112,7 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
         at = table.column_names.index("rank")
         table = table.set_column(at, RANKING.field("rank"), pa.array(ranks, pa.int32()))
     try:
-        rows_of(table["doc_id"], documents, what=str(path))
+        rows_of(table["doc_id"], documents, source=str(path))
     except ValueError as error:
         missing = table["doc_id"].filter(pc.invert(pc.is_in(table["doc_id"], documents)))[0].as_py()
         told = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)

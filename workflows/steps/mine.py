@@ -295,8 +295,8 @@ class _Pool:
             kept = table if screened else table.filter(pc.less_equal(table["rank"], self._config.depth + most))
             parts.append(
                 (
-                    rows_of(kept["query_id"], self._query_ids, what=str(ranking)),
-                    rows_of(kept["doc_id"], self._document_ids, what=str(ranking)),
+                    rows_of(kept["query_id"], self._query_ids, source=str(ranking)),
+                    rows_of(kept["doc_id"], self._document_ids, source=str(ranking)),
                     kept["score"].to_numpy(),
                     kept["hit"].to_numpy() if asked else np.zeros(len(kept), bool),
                     pc.equal(kept["reason"], "").to_numpy() if screened else np.ones(len(kept), bool),
@@ -321,11 +321,11 @@ class _Pool:
         candidates: dict[int, dict[int, float]] = {}
         for table in pieces(path, GIVEN):
             if scored:
-                self._offered |= set(rows_of(table["query_id"], self._query_ids, what=str(path)).tolist())
+                self._offered |= set(rows_of(table["query_id"], self._query_ids, source=str(path)).tolist())
                 table = table.filter(pc.is_valid(table["teacher"]))
-            queries = rows_of(table["query_id"], self._query_ids, what=str(path)).tolist()
+            queries = rows_of(table["query_id"], self._query_ids, source=str(path)).tolist()
             lists = table["doc_ids"].combine_chunks()
-            documents = rows_of(lists.flatten(), self._document_ids, what=str(path)).tolist()
+            documents = rows_of(lists.flatten(), self._document_ids, source=str(path)).tolist()
             teacher = flat(table["teacher"]).tolist() if scored else None
             ends = np.cumsum(lists.value_lengths().to_numpy()).tolist()
             for query, start, end in zip(queries, [0, *ends], ends, strict=False):

@@ -61,7 +61,7 @@ def pictures(
     table = first(groups / "groups.parquet", GROUPS, config.queries).combine_chunks()
     lists = table["doc_ids"].combine_chunks()
     offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
-    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
+    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), source=str(groups))
     held, asked, after = DocumentVectors(vectors), QueryVectors(queries), QueryVectors(trained)
     own = Lists(asked.rows(table["query_id"]), documents, offsets)
     there, truth = own.mask, own.padded(_targets(table)) > 0

@@ -81,7 +81,7 @@ def candidates(out: Path, cluster: Cluster, *, data: Path, expanded: Path, ranki
     asked = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
     texts = asked["text"].take(pc.index_in(names, value_set=asked["query_id"].combine_chunks()))
     titles = pa.array([""] * len(names), TEXT)
-    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, what="expanded queries")]
+    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, source="expanded queries")]
     summary = {"expansions": len(names)}
     if ranking is not None:
         passages, top = _first_passages(data, ranking, names)
@@ -127,7 +127,7 @@ def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> tuple[
     wanted, kept = pc.unique(first["doc_id"]), []
     for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
         kept.append(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
-    passages = check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
+    passages = check(pa.Table.from_batches(kept), DOCUMENTS, source="documents")
     of = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
     rows = pc.index_in(of, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
     return passages, pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)

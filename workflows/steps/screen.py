@@ -70,7 +70,7 @@ def screen(
             told.append(seen.shifted(rows))
             rows += len(table)
             names = pa.array(["", *REASONS]).take(pa.array(seen.reason.astype(np.int64) + 1))
-            writer.write_table(check(table.append_column("reason", names), _told(schema), what="screened ranking"))
+            writer.write_table(check(table.append_column("reason", names), _told(schema), source="screened ranking"))
     whole = _Seen(*(np.concatenate(column) for column in zip(*told, strict=True))) if told else _NOTHING
     write_json(out / CASES, _cases(out / "ranking.parquet", whole))
     counts = {name: int((whole.reason == number).sum()) for number, name in enumerate(REASONS)}
@@ -127,8 +127,8 @@ class _Look:
     def __call__(self, table: pa.Table) -> tuple[RankingRows, _Seen]:
         config = self._config
         candidates = RankingRows(
-            rows_of(table["query_id"], self._queries, what="ranking"),
-            rows_of(table["doc_id"], self._documents, what="ranking"),
+            rows_of(table["query_id"], self._queries, source="ranking"),
+            rows_of(table["doc_id"], self._documents, source="ranking"),
             table["score"].to_numpy(),
         )
         is_judged = screening.judged(candidates, self._relevant)

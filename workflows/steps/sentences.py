@@ -111,7 +111,7 @@ def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray
     ids, held = ids_of(data / "documents.parquet", "doc_id"), DocumentVectors(vectors)
 
     def of(column: str) -> npt.NDArray:
-        rows, at = np.unique(rows_of(examples[column], ids, what="examples"), return_inverse=True)
+        rows, at = np.unique(rows_of(examples[column], ids, source="examples"), return_inverse=True)
         return np.asarray(held[rows][at])
 
     return of("first"), None if examples["second"].null_count else of("second")

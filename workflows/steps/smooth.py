@@ -101,7 +101,7 @@ def contexts(
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
         sample = pa.array(measured_queries(data, split, config.queries), TEXT)
-        wanted = rows_of(sample, query_ids, what=split).tolist()
+        wanted = rows_of(sample, query_ids, source=split).tolist()
     found = Placed(ranking / "ranking.parquet", RANKING, query_ids.take(pa.array(wanted, pa.int64())))
     groups = candidates = 0
     with (
@@ -155,8 +155,8 @@ def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dic
     """Document rows of each query row, best first."""
     if not len(table):
         return {}
-    queries = rows_of(table["query_id"], query_ids, what="ranking")
-    documents = rows_of(table["doc_id"], document_ids, what="ranking")
+    queries = rows_of(table["query_id"], query_ids, source="ranking")
+    documents = rows_of(table["doc_id"], document_ids, source="ranking")
     starts = row_runs.starts(queries)
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
