@@ -62,10 +62,10 @@ def anisotropy(vectors: Floats) -> float:
     return float((np.square(vectors.sum(0)).sum() - np.square(vectors).sum()) / (count * (count - 1)))
 
 
-def same_tower_ratios(queries: Floats, documents: Floats, other: npt.NDArray[np.bool_]) -> Floats:
-    """s(q_i, q_j) / s(q_i, d_j) over the pairs where `other` (n, n) is True (Moiseev et al., 2023, Figure 6)."""
+def same_tower_ratios(queries: Floats, documents: Floats, compared: npt.NDArray[np.bool_]) -> Floats:
+    """Return s(q_i, q_j) / s(q_i, d_j) where `compared` (n, n) is True (Moiseev et al., 2023, Figure 6)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = (queries @ queries.T)[other] / (queries @ documents.T)[other]
+        ratios = (queries @ queries.T)[compared] / (queries @ documents.T)[compared]
     return ratios[np.isfinite(ratios)]
 
 
@@ -114,13 +114,13 @@ def analyse(
 
 
 def mean_over_seeds(seeds: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The main numbers of an analysis, averaged over those of several seeds."""
+    """Average the main numbers of an analysis over seeds."""
     by_name = {
-        "alignment": [one["alignment"] for one in seeds],
-        "ratio": [one["ratio"]["median"] for one in seeds],
-        "nearest": [one["nearest"]["mean"] for one in seeds],
+        "alignment": [analysis["alignment"] for analysis in seeds],
+        "ratio": [analysis["ratio"]["median"] for analysis in seeds],
+        "nearest": [analysis["nearest"]["mean"] for analysis in seeds],
         **{
-            f"{name}_{side}": [one[name][side] for one in seeds]
+            f"{name}_{side}": [analysis[name][side] for analysis in seeds]
             for name in ("uniformity", "anisotropy")
             for side in ("queries", "documents")
         },

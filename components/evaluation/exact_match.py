@@ -22,10 +22,13 @@ def exact_match(written: str, answer: str) -> float:
 
 
 def f1(written: str, answer: str) -> float:
-    """Harmonic mean of precision and recall over the words (as bags) of the normalised texts; 0 if none is shared."""
-    ours, theirs = normalised(written).split(), normalised(answer).split()
-    common = (Counter(ours) & Counter(theirs)).total()
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    """Return the harmonic mean of precision and recall over the words (as bags) of the normalised texts.
+
+    The value is 0 if no word is shared.
+    """
+    written_words, answer_words = normalised(written).split(), normalised(answer).split()
+    common = (Counter(written_words) & Counter(answer_words)).total()
+    return 2 * common / (len(written_words) + len(answer_words)) if common else 0.0
 
 
 MEASURES: dict[str, Callable[[str, str], float]] = {"EM": exact_match, "F1": f1}

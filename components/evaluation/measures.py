@@ -74,7 +74,7 @@ def canonical(name: str) -> str:
 
 
 def known(name: str) -> str:
-    """`canonical`, as a validator of a config's field: ValueError if there is no such measure.
+    """Validate a config's measure: `canonical`, but ValueError if there is no such measure.
 
     >>> known("mrr@10")
     'RR@10'
@@ -90,17 +90,17 @@ Measure = Annotated[str, AfterValidator(known)]
 
 
 def at_level(name: str, level: int) -> str:
-    """The measure that counts only documents of relevance `level` or more as relevant.
+    """Return the measure that counts only documents of relevance `level` or more as relevant.
 
-    A measure that has a level already, or takes none, stays as it is. TREC DL has binary measures from level 2
-    (strict) or 1 (lenient), and nDCG by all grades.
+    A measure that has a level already, or takes none, is unchanged. TREC DL has binary measures from level 2 (strict)
+    or 1 (lenient), and nDCG by all grades.
 
     >>> at_level("RR@10", 2), at_level("RR(rel=3)@10", 2), at_level("nDCG@10", 2)
     ('RR(rel=2)@10', 'RR(rel=3)@10', 'nDCG@10')
     """
     name = canonical(name)
-    family, at, cutoff = name.partition("@")
-    return canonical(f"{family}(rel={level}){at}{cutoff}") if family in _BINARY else name
+    family, separator, cutoff = name.partition("@")
+    return canonical(f"{family}(rel={level}){separator}{cutoff}") if family in _BINARY else name
 
 
 def needs_answers(name: str) -> bool:
@@ -113,13 +113,13 @@ def needs_answers(name: str) -> bool:
 
 
 def cutoff(name: str) -> int | None:
-    """The rank behind which a measure looks at nothing; None where it looks at all.
+    """Return the last rank that a measure looks at, or None if it looks at all ranks.
 
     >>> cutoff("nDCG@10"), cutoff("AP")
     (10, None)
     """
-    at = canonical(name).partition("@")[2]
-    return int(at) if at else None
+    rank = canonical(name).partition("@")[2]
+    return int(rank) if rank else None
 
 
 def sees_order(name: str, depth: int) -> bool:
@@ -154,7 +154,7 @@ def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: S
 
 
 def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Every measure of every query that has a relevant document; 0 for a query without results.
+    """Compute every measure of every query that has a relevant document. A query without results has 0.
 
     The ranks of the ranking count, not its scores and not the order of its rows. UserError for an unknown measure and
     for `Answer@k`, which needs more than judgements.
@@ -173,10 +173,12 @@ def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa
     judged = _nested(qrels, "relevance")
     judged = {query: documents for query, documents in judged.items() if max(documents.values()) > 0}
     queries = sorted(judged)
-    own = ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT)))
-    falling = own.select(["query_id", "doc_id"]).append_column("score", pc.negate(own["rank"].cast(pa.float64())))
+    rows_judged = ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT)))
+    falling = rows_judged.select(["query_id", "doc_id"]).append_column(
+        "score", pc.negate(rows_judged["rank"].cast(pa.float64()))
+    )
     values: dict[tuple[str, str], float] = {}
-    if len(own):  # ir_measures may fail on an empty ranking
+    if len(rows_judged):  # ir_measures may fail on an empty ranking
         parsed = [ir_measures.parse_measure(name) for name in names]
         for metric in ir_measures.iter_calc(parsed, judged, _nested(falling, "score")):
             values[metric.query_id, str(metric.measure)] = float(metric.value)

@@ -43,14 +43,14 @@ def bands(depth: int) -> list[tuple[int, int]]:
 
 
 def shares_by_band(ranks: Sequence[int | None], depth: int) -> list[float]:
-    """The share of ranks in each band of `bands`, and last of those that are None: not found.
+    """Return the share of ranks in each band of `bands`, and last the share of None: documents not retrieved.
 
     >>> shares_by_band([1, 1, 3, None], 5)
     [0.5, 0.25, 0.25]
     """
-    found = [rank for rank in ranks if rank is not None]
-    counts = [sum(first <= rank <= last for rank in found) for first, last in bands(depth)]
-    return [count / max(1, len(ranks)) for count in (*counts, len(ranks) - len(found))]
+    retrieved = [rank for rank in ranks if rank is not None]
+    counts = [sum(first <= rank <= last for rank in retrieved) for first, last in bands(depth)]
+    return [count / max(1, len(ranks)) for count in (*counts, len(ranks) - len(retrieved))]
 
 
 def median_rank(ranks: Sequence[int | None]) -> float:
