@@ -142,17 +142,17 @@ def description(function: Function) -> Description:
 @contextmanager
 def counted() -> Iterator[None]:
     """ValueError where this block makes more than `MOST_STEPS` steps, as a number that is absurd would."""
-    if _made.get() is not None:  # what is around this block counts already
+    if _counter.get() is not None:  # what is around this block counts already
         yield
         return
-    token = _made.set(itertools.count(1))
+    token = _counter.set(itertools.count(1))
     try:
         yield
     finally:
-        _made.reset(token)
+        _counter.reset(token)
 
 
-_made: ContextVar[Iterator[int] | None] = ContextVar("made", default=None)
+_counter: ContextVar[Iterator[int] | None] = ContextVar("counter", default=None)
 
 
 @contextmanager
@@ -170,14 +170,16 @@ _phase: ContextVar[str] = ContextVar("phase", default="")
 
 
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
-    """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all, and
-    for one without a stable form; ValueError for too many steps where they are `counted`.
+    """Bind a step function to its inputs.
 
-    `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
-    several, as `train` does.
+    UserError names all inputs that are missing or unknown, or an input without a stable form. ValueError for too many
+    steps inside `counted`.
+
+    `part` is neither an input nor identity: the part of a run that this step belongs to. Functions that serve more than
+    one part, such as `train`, need it.
     """
-    made = _made.get()
-    if made is not None and next(made) > MOST_STEPS:
+    counter = _counter.get()
+    if counter is not None and next(counter) > MOST_STEPS:
         raise ValueError(f"it makes more than {MOST_STEPS:,} steps; accepted: fewer (rounds, seeds, folds)")
     try:
         bound = _signature(function).bind(None, None, **inputs)
@@ -194,27 +196,37 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         "version": description(function).version,
         "inputs": forms,
     }
-    ours = [name for name in description(function).modules if "." not in inputs[name]]  # of others the source counts
-    if versions := {name: number for name in ours if (number := declared(inputs[name], "version")) is not None}:
+    built_in = [
+        name for name in description(function).modules if "." not in inputs[name]
+    ]  # modules outside count by their source
+    if versions := {name: number for name in built_in if (number := declared(inputs[name], "version")) is not None}:
         identity["versions"] = versions
     code = foreign_code(function, inputs)
     if code:
         identity["code"] = code
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    own = part if part is not None else description(function).part
+    part_of_run = part if part is not None else description(function).part
     return Step(
-        label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own, phase=_phase.get()
+        label=label,
+        function=function,
+        inputs=inputs,
+        fingerprint=digest,
+        code=code,
+        part=part_of_run,
+        phase=_phase.get(),
     )
 
 
 def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
-    """What is wrong with a step's inputs, and the line of the recipe that bound them."""
+    """Describe what is wrong with a step's inputs, and name the line of the recipe that bound them."""
     parameters = _signature(function).parameters.values()
-    takes = {one.name: one for one in list(parameters)[2:] if one.kind is not one.VAR_KEYWORD}
-    missing = [name for name, one in takes.items() if one.default is one.empty and name not in inputs]
+    takes = {
+        parameter.name: parameter for parameter in list(parameters)[2:] if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    missing = [name for name, parameter in takes.items() if parameter.default is parameter.empty and name not in inputs]
     unknown = [name for name in inputs if name not in takes and len(takes) == len(parameters) - 2]
-    wrong = [f"{what}: {listing(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
-    first = [one.name for one in list(parameters)[:2]]
+    wrong = [f"{problem}: {listing(names)}" for problem, names in (("missing", missing), ("unknown", unknown)) if names]
+    first = [parameter.name for parameter in list(parameters)[:2]]
     beginning = f"{_bound_by(label)}: {function.__name__} takes"
     if len(first) < 2 or set(first) & inputs.keys():
         return (
@@ -224,29 +236,32 @@ def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
 
 
 def _bound_by(label: str) -> str:
-    """A step, and the line of the recipe that bound it."""
-    where = next(frame for frame in inspect.stack() if frame.filename != __file__)
-    return f"{where.filename}, line {where.lineno}: the step {label!r}"
+    """Name a step, and the line of the recipe that bound it."""
+    caller = next(frame for frame in inspect.stack() if frame.filename != __file__)
+    return f"{caller.filename}, line {caller.lineno}: the step {label!r}"
 
 
 def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of the modules outside this repository that a step names: its own, its objective's, those of losses and
-    samplers in its configs. UserError if one of them is not Python."""
+    """Return digests of the modules outside this repository that a step names.
+
+    These are the modules of its function, its objective, and the losses and samplers in its configs. UserError if one
+    of them is not Python.
+    """
     named = [inputs[name] for name in description(function).modules if "." in inputs[name]]
     try:
-        found = {name: modules.digest(name) for name in sorted({function.__module__, *named, *_modules_in(inputs)})}
+        digests = {name: modules.digest(name) for name in sorted({function.__module__, *named, *_modules_in(inputs)})}
     except ValueError as error:
         raise UserError(str(error)) from None
-    return {name: digest for name, digest in found.items() if digest is not None}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def _modules_in(value: Any) -> Iterator[str]:
-    """The modules of the functions that configs among the inputs name."""
-    for one in _leaves(value):
-        if isinstance(one, FunctionRef):
-            yield one.function.rpartition(".")[0]
-        elif isinstance(one, BaseModel):
-            yield from _modules_in([getattr(one, name) for name in type(one).model_fields])
+    """Yield the modules of the functions that configs among the inputs name."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, FunctionRef):
+            yield leaf.function.rpartition(".")[0]
+        elif isinstance(leaf, BaseModel):
+            yield from _modules_in([getattr(leaf, name) for name in type(leaf).model_fields])
 
 
 def canonical(value: Any) -> Any:
@@ -281,8 +296,8 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def steps_in(value: Any) -> Iterator[Step]:
-    """The steps among inputs, in order."""
-    return (one for one in _leaves(value) if isinstance(one, Step))
+    """Yield the steps among inputs, in order."""
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, Step))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -311,13 +326,13 @@ def graph(wanted: Iterable[Step]) -> list[Step]:
     return list(ordered.values())
 
 
-def relabelled(wanted: Step, labels: Mapping[str, str], phases: Mapping[str, str] | None = None) -> Step:
-    """The same graph with other labels, or other phases, for some steps, given by fingerprint."""
-    done: dict[str, Step] = {}
+def relabelled(last: Step, labels: Mapping[str, str], phases: Mapping[str, str] | None = None) -> Step:
+    """Copy a graph with new labels or phases for some steps, which are named by fingerprint."""
+    copies: dict[str, Step] = {}
 
-    for node in graph([wanted]):
+    for node in graph([last]):
         label = labels.get(node.fingerprint, node.label)
         phase = (phases or {}).get(node.fingerprint, node.phase)
-        inputs = mapped(node.inputs, lambda one: done[one.fingerprint] if isinstance(one, Step) else one)
-        done[node.fingerprint] = replace(node, label=label, phase=phase, inputs=inputs)
-    return done[wanted.fingerprint]
+        inputs = mapped(node.inputs, lambda value: copies[value.fingerprint] if isinstance(value, Step) else value)
+        copies[node.fingerprint] = replace(node, label=label, phase=phase, inputs=inputs)
+    return copies[last.fingerprint]

@@ -79,16 +79,16 @@ class Lease:
 
 @contextmanager
 def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
-    """Hold the lease of an artifact, waiting while another driver holds it, of which `on_wait` is told.
+    """Hold the lease of an artifact. While another driver holds it, tell `on_wait` its name and wait.
 
-    A driver takes a lease that its holder has not renewed for `EXPIRE_SECONDS`, by the waiting driver's clock. It takes
-    one of its own cache at once: it has locked the artifact on this machine, so that holder is dead.
+    A driver takes over a lease that its holder has not renewed for `EXPIRE_SECONDS`, by the waiting driver's clock. It
+    takes over a lease of its own cache at once: it has locked the artifact on this machine, so that holder is dead.
 
     UserError if the object store ignores conditions, because then no lease keeps a second driver out.
     """
-    path, own = lease_path(out), _contents(out)
-    seen, since = "", time.monotonic()
-    etag = s3.put_json(path, own, IfNoneMatch="*")
+    path, contents = lease_path(out), _contents(out)
+    seen_version, since = "", time.monotonic()
+    etag = s3.put_json(path, contents, IfNoneMatch="*")
     if etag is not None and s3.put_json(path, _contents(out), IfNoneMatch="*") is not None:
         raise UserError(
             f"--store {s3.url(out.parent)}: this object store ignores the condition If-None-Match; "
@@ -100,12 +100,12 @@ def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
             etag = s3.put_json(path, _contents(out), IfNoneMatch="*")
             continue
         current, lease = version
-        if current != seen:
-            if not seen and lease["cache"] != own["cache"]:
+        if current != seen_version:
+            if not seen_version and lease["cache"] != contents["cache"]:
                 on_wait(lease["holder"])
-            seen, since = current, time.monotonic()
-        if lease["cache"] == own["cache"] or time.monotonic() - since > EXPIRE_SECONDS:
-            etag = s3.put_json(path, _contents(out), IfMatch=seen)
+            seen_version, since = current, time.monotonic()
+        if lease["cache"] == contents["cache"] or time.monotonic() - since > EXPIRE_SECONDS:
+            etag = s3.put_json(path, _contents(out), IfMatch=seen_version)
         else:
             time.sleep(RENEW_SECONDS / 10)
     lease_held = Lease(out, etag)

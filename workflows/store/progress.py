@@ -25,7 +25,9 @@ class Progress:
         self._write()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._write()
 
     def add(self, count: int = 1, note: str = "") -> None:

@@ -162,14 +162,13 @@ class Store:
         return self._delete(node, parts)
 
     def artifact(self, name: str) -> Artifact:
-        """The artifact of a name, with its step's label where it is finished, else the name. UserError where it is no
-        artifact's name."""
+        """Return the artifact of a name, labelled like its step if it is finished. UserError for an invalid name."""
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r}: not the name of an artifact; accepted: such as train-0123456789ab")
-        found = Artifact(name, name)
+        named = Artifact(name, name)
         with suppress(Damaged):
-            found = Artifact(name, (self.record(found) or {}).get("label", name))
-        return found
+            named = Artifact(name, (self.record(named) or {}).get("label", name))
+        return named
 
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
@@ -205,9 +204,10 @@ class Store:
         return freed
 
     def changes(self, node: Step, on_read: Callable[[int], object] = lambda size: None) -> dict[str, str] | None:
-        """The files of a finished artifact that are not as its step left them, and how they differ, in words.
+        """Return the files of a finished artifact that differ from what its step left, and how, in words.
 
-        None where no digests were kept when it was finished. `on_read` is told of the bytes that are read.
+        Return None if no digests were kept when the artifact was finished. `on_read` is called with the number of bytes
+        read.
         """
         try:
             record = self.record(node)
@@ -218,19 +218,21 @@ class Store:
         of_them, kept = self._kept_digests(node)
         if of_them != record["digests"]:
             return {self.digests: "is not there" if of_them is None else "has changed"}
-        kept = {name: one for name, one in kept.items() if not among(name, record["dropped"])}
+        kept = {name: code for name, code in kept.items() if not among(name, record["dropped"])}
         now = self._digests(node, on_read)
-        changed = {name: one for name, one in now.items() if one != kept.get(name, one) or one.startswith(UNREADABLE)}
+        changed = {
+            name: code for name, code in now.items() if code != kept.get(name, code) or code.startswith(UNREADABLE)
+        }
         return {
             **dict.fromkeys(sorted(kept.keys() - now), "is not there"),
-            **{name: one if one.startswith(UNREADABLE) else "has changed" for name, one in sorted(changed.items())},
+            **{name: code if code.startswith(UNREADABLE) else "has changed" for name, code in sorted(changed.items())},
             **dict.fromkeys(sorted(now.keys() - kept), "was not there"),
         }
 
     def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
-        """A digest of each file that a step has made, or why it cannot be read."""
+        """Return a digest of each file that a step has made, or why it cannot be read."""
 
-        def found(file: Path) -> str:
+        def read(file: Path) -> str:
             try:
                 return digest(file)
             except OSError as error:
@@ -241,23 +243,23 @@ class Store:
         files = {str(file.relative_to(self.path(node))): file for file in self._files(node, ["*"])}
         files = {name: file for name, file in files.items() if is_made(name)}
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            return dict(zip(files, pool.map(found, files.values()), strict=True))
+            return dict(zip(files, pool.map(read, files.values()), strict=True))
 
     def _keep_digests(self, node: Step) -> str:
-        """Write the digests of all files; the digest of that."""
+        """Write the digests of all files, and return the digest of the list."""
         path = self.path(node) / DIGESTS
         with replacing(path) as temporary:
-            found = self._digests(node, lambda size: None)
-            temporary.write_text("".join(f"{one}  {name}\n" for name, one in sorted(found.items())))
+            digests = self._digests(node, lambda size: None)
+            temporary.write_text("".join(f"{code}  {name}\n" for name, code in sorted(digests.items())))
         return digest(path)
 
     def _kept_digests(self, node: Step) -> tuple[str | None, dict[str, str]]:
-        """What `_keep_digests` returned, as it is now, or None where it is lost; and what it wrote."""
+        """Read the list that `_keep_digests` wrote: the list's digest, None if it is lost, and the files' digests."""
         path = self.path(node) / DIGESTS
         if not path.is_file():
             return None, {}
         lines = path.read_text(errors="replace").splitlines()
-        return digest(path), {name: one for one, _, name in (line.partition("  ") for line in lines)}
+        return digest(path), {name: code for code, _, name in (line.partition("  ") for line in lines)}
 
     def _write(self, node: Named, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)
