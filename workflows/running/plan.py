@@ -25,8 +25,8 @@ def plan_text(wanted: list[Step], store: Store) -> str:
 
 
 def defaults_text(defaults: Sequence[tuple[str, Any, str]]) -> str:
-    """A table of what a config left open: key, value, why."""
-    return "\n".join(_columns([(key, str(value), why) for key, value, why in defaults]))
+    """Tabulate what a config left open: key, value, reason."""
+    return "\n".join(_columns([(key, str(value), reason) for key, value, reason in defaults]))
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

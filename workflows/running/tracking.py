@@ -121,8 +121,8 @@ class Tracker:
                 sink.send(series, values, step)
             except Exception as error:  # the run does not depend on a service
                 name = type(sink).__name__.strip("_")
-                said = without_passwords(f"{name}: {error}; nothing more is sent there")
-                print(said, file=sys.stderr, flush=True)
+                message = without_passwords(f"{name}: {error}; nothing more is sent there")
+                print(message, file=sys.stderr, flush=True)
                 self._open().remove(sink)
 
     def _save(self) -> None:
