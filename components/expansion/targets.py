@@ -35,14 +35,14 @@ class TargetConfig(Config):
     answer in it, a document's first sentence is taken."""
 
 
-def joined(texts: Iterable[str], several: Literal["joined", "first"], most: int | None = None) -> str:
+def joined(texts: Iterable[str], selection: Literal["joined", "first"], most: int | None = None) -> str:
     """Return the first text, or join the first `most` distinct texts. Empty texts are left out.
 
     >>> joined(["Oslo", "", "Norway", "Oslo"], "joined")
     'Oslo *** Norway'
     """
     different = list(dict.fromkeys(words for text in texts if (words := " ".join(text.split()))))
-    return BETWEEN.join(different[: 1 if several == "first" else most])
+    return BETWEEN.join(different[: 1 if selection == "first" else most])
 
 
 def sentence(text: str, answers: Sequence[str], mode: Mode = "tokens") -> str:
