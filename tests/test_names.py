@@ -17,8 +17,11 @@ BANNED = {
     # ordinary words as terms
     *("drawing", "opening", "smaller", "masters"),
 }
-"""Use a noun instead: row, node, record, query, shard, text, label. `where` is numpy's name of a mask and allowed, and
-so are Ray's `pool` and Optuna's `study`. Functions are verb phrases or constructors (`Template.of`), and not checked."""
+"""Use a noun instead: row, node, record, query, shard, text, label.
+
+`where` is numpy's name of a mask, `pool` Ray's and `study` Optuna's word: these are allowed. Functions are verb phrases
+or constructors (`Template.of`), and are not checked.
+"""
 
 CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
