@@ -195,7 +195,7 @@ class _Equalling:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         """Rewrite those of some files that hold copies. A first document's vector stays, so the order of files and
         repetitions change nothing."""
-        begins = np.cumsum([0, *(len(np.load(file, mmap_mode="r")) for file in self._paths)])
+        begins = np.cumsum([0, *(len(np.load(one, mmap_mode="r")) for one in self._paths)])
         changed = 0
         for number in range(task["start"], task["stop"]):
             first = self._same[begins[number] : begins[number + 1]]
@@ -203,10 +203,10 @@ class _Equalling:
             if not len(copies):
                 continue
             vectors = np.load(self._paths[number])
-            files = np.searchsorted(begins, first[copies], side="right") - 1
-            for file in np.unique(files):
-                taken = np.load(self._paths[file], mmap_mode="r")[first[copies[files == file]] - begins[file]]
-                vectors[copies[files == file]] = taken
+            of = np.searchsorted(begins, first[copies], side="right") - 1
+            for file in np.unique(of):
+                taken = np.load(self._paths[file], mmap_mode="r")[first[copies[of == file]] - begins[file]]
+                vectors[copies[of == file]] = taken
             write_array(self._paths[number], vectors)
             changed += len(copies)
         write_json(path, changed)
