@@ -16,17 +16,19 @@ Read = Callable[[Any, str], Any]
 
 
 def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) -> Any:
-    """What `read` makes of a model, frozen under a new adapter where `source` asks for one. An adapter in the folder is
-    read with its base, and merged into it where `source` asks for none."""
+    """Read a model with `read`, frozen under a new adapter if `source` requests an adapter.
+
+    An adapter in the folder is read with its base. It is merged into the base if `source` requests none.
+    """
     wanted = source.adapter if isinstance(source, Adaptable) else None
     place = Path(locate_model(source.model)) / folder
     if (saved := adapters.read_base(place)) is None:
         model = read(source, folder)
         if wanted is not None:
-            told = source.model_dump(
+            settings = source.model_dump(
                 include={"model", "revision", "layers", "dropout", "weights", "seed", "attention", "adapter"}
             )
-            base = adapters.identified(Base(**told, folder=folder), getattr(model.config, "_commit_hash", None))
+            base = adapters.identified(Base(**settings, folder=folder), getattr(model.config, "_commit_hash", None))
             with seeded(base.seed):
                 adapters.add(model, base, head=head)
         return model

@@ -33,7 +33,7 @@ def for_reading(model: Any) -> Any:
 
 
 def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
-    """The model, whose tokens see what `source.attention` says. UserError if that cannot be chosen."""
+    """Set which tokens of the text a token sees, as `source.attention` says. UserError if the model has no choice."""
     if source.attention is None:
         return model
     if not is_decoder(model.config):
@@ -43,9 +43,9 @@ def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
     ids = torch.tensor([[1, 2], [1, 3]])
     was, _ = model.training, model.eval()
     with torch.no_grad():
-        one, other = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+        first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     model.train(was)
-    if torch.allclose(one, other, rtol=1e-4, atol=1e-5) != model.config.is_causal:
+    if torch.allclose(first, second, rtol=1e-4, atol=1e-5) != model.config.is_causal:
         raise UserError(
             f"attention: {source.attention}: a {model.config.model_type} model has no such attention; accepted: null"
         )

@@ -93,7 +93,7 @@ class Generator(nn.Module):
     def expansions(
         self, queries: Sequence[str], config: GenerateConfig, *, keys: Sequence[tuple[Any, ...]], batch_tokens: int
     ) -> Generated:
-        """Expansions of each query. What is sampled depends on the query's key, not on its batch."""
+        """Write expansions of each query. A sample depends on the query's key, not on its batch."""
         encoded = self._prompted(queries, config.prompt)
         if not self.seq2seq:  # some tokenizers end every text, but this one is to be continued
             end = self.tokenizer.eos_token_id
@@ -111,9 +111,9 @@ class Generator(nn.Module):
                 for output in self._outputs(ids, mask, config, [keys[row] for row in rows.tolist()]):
                     tokens += int((output != self.tokenizer.pad_token_id).sum())
                     decoded = self.tokenizer.batch_decode(output, skip_special_tokens=True)
-                    each = len(decoded) // len(rows)
+                    per_query = len(decoded) // len(rows)
                     for i, row in enumerate(rows.tolist()):
-                        texts[row] += decoded[i * each : (i + 1) * each]
+                        texts[row] += decoded[i * per_query : (i + 1) * per_query]
         return Generated(texts, tokens)
 
     def _prompted(self, queries: Sequence[str], prompt: str) -> list[list[int]]:

@@ -18,7 +18,7 @@ from sparring.components.models.configs import Pretrained
 
 
 def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
-    """Keep some of an encoder's layers: those of the module list whose length is the config's number of layers."""
+    """Keep some of an encoder's layers: members of the module list that is as long as the config's number of layers."""
     if layers is None:
         return model
     count = model.config.num_hidden_layers
@@ -38,13 +38,13 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
             f"layers: {layers}: the first layer of a modernbert model has one norm less than the others; "
             "accepted: lists that begin with 0"
         )
-    found = [(parent, name) for parent, name, one in outermost_lists(model) if len(one) == count]
-    if len(found) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
+    lists = [(parent, name) for parent, name, modules in outermost_lists(model) if len(modules) == count]
+    if len(lists) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
         raise UserError(
-            f"layers: {layers}: a {model.config.model_type} model has {len(found) or 'no'} lists of "
+            f"layers: {layers}: a {model.config.model_type} model has {len(lists) or 'no'} lists of "
             f"{count} layers; accepted with it: null"
         )
-    parent, name = found[0]
+    parent, name = lists[0]
     setattr(parent, name, nn.ModuleList([getattr(parent, name)[i] for i in keep]))
     if getattr(model.config, "layer_types", None):  # which layers look at the whole text
         model.config.layer_types = [model.config.layer_types[i] for i in keep]
@@ -63,14 +63,14 @@ def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Modu
 
 
 def first_layer(model: Any) -> nn.Module:
-    """The first of an encoder's layers. UserError where it has no list of them, or several."""
-    found = [one for _, _, one in outermost_lists(model) if len(one) == model.config.num_hidden_layers]
-    if len(found) != 1:
+    """Return the first of an encoder's layers. UserError unless it has exactly one list of them."""
+    lists = [modules for _, _, modules in outermost_lists(model) if len(modules) == model.config.num_hidden_layers]
+    if len(lists) != 1:
         raise UserError(
-            f"pooling: first_last: a {model.config.model_type} model has {len(found) or 'no'} lists of its "
+            f"pooling: first_last: a {model.config.model_type} model has {len(lists) or 'no'} lists of its "
             "layers; accepted: cls, mean, last"
         )
-    return found[0][0]
+    return lists[0][0]
 
 
 @contextmanager
@@ -100,8 +100,10 @@ def use_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def check_padding(model: Any, source: Pretrained) -> None:
-    """UserError if a model cannot be asked for the states of a text's tokens, or if these depend on the padding beside
-    them, as FNet's and ConvBERT's do: each batch would give a text another vector or score."""
+    """Raise UserError if a model does not give states of a text's tokens, or if these depend on the padding after them.
+
+    FNet's and ConvBERT's do: a text would get another vector or score in each batch.
+    """
     if next(model.parameters()).is_meta:  # made of shapes alone, it computes nothing
         return
     ids = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 0]])
@@ -114,9 +116,9 @@ def check_padding(model: Any, source: Pretrained) -> None:
                 for width in (5, 8)
             )
     except (RuntimeError, TypeError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"model: {source.model}: a {kind} model does not read a text's tokens: {why}; accepted: an "
+            f"model: {source.model}: a {kind} model does not read a text's tokens: {reason}; accepted: an "
             "encoder, such as BERT, or a causal language model"
         ) from None
     model.train(was)

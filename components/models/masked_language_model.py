@@ -37,11 +37,11 @@ class LanguageModelHead(nn.Module):
         return cls(AutoModelForMaskedLM.from_config(encoder.config), encoder)
 
     def on(self, encoder: Any) -> LanguageModelHead:
-        """This head on another encoder, with its token embeddings. UserError if it does not fit."""
-        own, other = ((one.hidden_size, one.vocab_size) for one in (self.model.config, encoder.config))
-        if own != other:
+        """Return this head on another encoder, with its token embeddings. UserError if it does not fit."""
+        shape, expected = ((config.hidden_size, config.vocab_size) for config in (self.model.config, encoder.config))
+        if shape != expected:
             raise UserError(
-                f"language_model: its head is for width and vocabulary {own}, and the encoder has {other}; "
+                f"language_model: its head is for width and vocabulary {shape}, and the encoder has {expected}; "
                 "accepted: a model of the same"
             )
         return LanguageModelHead(self.model, encoder)
@@ -72,9 +72,9 @@ class LanguageModelHead(nn.Module):
         return log_likelihoods(self(states), ids)
 
 
-def _pieces(*of: Tensor) -> list[tuple[Tensor, ...]]:
-    """Each tensor in the pieces that are predicted together."""
-    return [one.split(predicted_at_once(cuda=one.is_cuda)) for one in of]
+def _pieces(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Split each tensor into the pieces that are predicted together."""
+    return [tensor.split(predicted_at_once(cuda=tensor.is_cuda)) for tensor in tensors]
 
 
 class MaskedLanguageModel(nn.Module):

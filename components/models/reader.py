@@ -70,10 +70,10 @@ class Reader(nn.Module):
     def encode_passages(
         self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False
     ) -> PassageStates:
-        """The states of questions' passages. The rows of `passages` are those of the first question, of the second and
-        so on; `counts` (N,) is the number for each.
+        """Encode questions' passages. Rows of `passages` are those of the first question, of the second and so on.
 
-        The encoder takes at most `tokens` tokens at once. With `recompute` it runs again in the backward pass.
+        `counts` (N,) is the number of passages of each question. The encoder takes at most `tokens` tokens at once.
+        With `recompute` it runs again in the backward pass.
         """
         lengths = passages.mask.sum(-1)
         if is_unchunked():
@@ -86,9 +86,11 @@ class Reader(nn.Module):
                 by_passage += states[chunk.mask.bool()].split(lengths[rows].tolist())
             order = torch.argsort(torch.cat(chunks)).tolist()
             in_order = torch.cat([by_passage[i] for i in order])
-        each = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
-        states = pad_sequence(list(in_order.split(each.tolist())), batch_first=True)
-        return PassageStates(states, (torch.arange(states.shape[1], device=each.device) < each[:, None]).long())
+        question_tokens = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
+        states = pad_sequence(list(in_order.split(question_tokens.tolist())), batch_first=True)
+        return PassageStates(
+            states, (torch.arange(states.shape[1], device=question_tokens.device) < question_tokens[:, None]).long()
+        )
 
     def _states(self, texts: Batch) -> Tensor:
         states: Tensor = self.model.get_encoder()(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
