@@ -15,7 +15,7 @@ _alone = False
 
 
 def workers() -> int:
-    """The number of workers that train together."""
+    """Return the number of workers that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
 
 
@@ -31,7 +31,7 @@ def alone() -> Iterator[None]:
 
 
 def rank() -> int:
-    """The number of this worker, from 0."""
+    """Return the number of this worker, from 0."""
     return dist.get_rank() if workers() > 1 else 0
 
 
@@ -52,7 +52,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(local: Tensor, *, rows: int) -> Tensor:
-    """The rows of all workers in the order of their ranks, each worker's padded with zeros to `rows`.
+    """Gather the rows of all workers in order of their ranks, each worker's padded with zeros to `rows`.
 
     With one worker, the tensor itself. The backward pass sums the gradients of a row over the losses of all workers.
     """
@@ -63,7 +63,7 @@ def gather(local: Tensor, *, rows: int) -> Tensor:
 
 
 def max_over_workers(count: int, device: torch.device) -> int:
-    """The largest value of a number over the workers."""
+    """Return the largest value of a number over the workers."""
     if workers() == 1:
         return count
     value = torch.tensor([count], device=device)
@@ -72,7 +72,7 @@ def max_over_workers(count: int, device: torch.device) -> int:
 
 
 def sum_over_workers(values: Tensor) -> Tensor:
-    """The sum of a tensor over the workers, without gradient."""
+    """Sum a tensor over the workers, without gradient."""
     values = values.detach().clone()
     if workers() > 1:
         dist.all_reduce(values)
@@ -106,7 +106,7 @@ def sum_gradients(parameters: list[Tensor]) -> None:
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:
-    """The parameters in groups of at most `limit` numbers, or of one parameter that is larger."""
+    """Group the parameters into at most `limit` numbers a group. A larger parameter is a group of its own."""
     buckets: list[list[Tensor]] = [[]]
     size = 0
     for parameter in parameters:

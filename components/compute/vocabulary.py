@@ -89,7 +89,7 @@ class _InFewPasses(torch.autograd.Function):
 
 
 def _blocks(scores: Tensor) -> Iterator[slice]:
-    """The places in parts that are worked on together: all of them on a GPU."""
+    """Divide the places into blocks that are worked on together. On a GPU there is a single block."""
     places, vocabulary = scores.shape
     step = max(1, CACHED // vocabulary) if scores.device.type == "cpu" else max(1, places)
     return (slice(begin, begin + step) for begin in range(0, places, step))

@@ -14,7 +14,7 @@ FILE = "examples.parquet"
 
 
 def splits_of(data: Path) -> list[str]:
-    """The splits that labelled sentences are of."""
+    """Return the splits of the labelled sentences."""
     return sorted(pc.unique(read(data / FILE, EXAMPLES)["split"]).to_pylist())
 
 
@@ -35,8 +35,9 @@ def labelled_sentences(data: Path, split: str | None, column: str = "label") -> 
 
 
 def rated_pairs(data: Path, split: str) -> pa.Table:
-    """The pairs of a split, with people's ratings. UserError where there are single sentences, or
-    all pairs are rated alike, which says nothing of any order."""
+    """Read the pairs of a split with people's ratings. UserError for single sentences, or if all ratings are equal
+    and so imply no order.
+    """
     pairs = labelled_sentences(data, split, "score")
     if pairs["second"].null_count:
         raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")

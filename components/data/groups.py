@@ -72,7 +72,7 @@ class Groups:
 
 
 def flat(lists: pa.ChunkedArray) -> np.ndarray:
-    """The numbers of all lists of a column, one list after another."""
+    """Concatenate the numbers of all lists of a column."""
     return np.concatenate([NO_NUMBERS, *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in lists.chunks)])
 
 
@@ -89,7 +89,7 @@ def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None
 
 
 def ids_of(path: Path, column: str) -> pa.Array:
-    """One id column of a Parquet table."""
+    """Read an id column of a Parquet table."""
     with timed("files"), pq.ParquetFile(path) as file:
         return file.read(columns=[column])[column].cast(TEXT).combine_chunks()
 
@@ -115,12 +115,12 @@ def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
 
 
 def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
-    """The ids of the queries of some splits, as `queries_of` has them."""
+    """Read the ids of the queries of some splits, as `queries_of` does."""
     return queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
 
 
 def check_k(k: int, data: Path) -> int:
-    """The number of documents in a collection; UserError unless `k` is between 1 and that number."""
+    """Return the number of documents in a collection. UserError unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
         raise UserError(
@@ -147,7 +147,7 @@ def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) ->
 
 
 def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
-    """The ids of the queries of a split on which something is measured: all, or a sample of `count`.
+    """Return the ids of the queries of a split that are measured: all, or a sample of `count`.
 
     The sample is taken from the queries with a relevant document; in a split without judgements, from those with an
     answer. It depends on ids alone, so that every system of every run is measured on the same queries.
@@ -176,7 +176,7 @@ def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
 
 
 def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows sorted by id, and each row's position in that order, by which ties are broken."""
+    """Return the rows sorted by id, and each row's position in that order, which breaks ties."""
     by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
     positions = np.empty(len(by_id), np.int64)
     positions[by_id] = np.arange(len(by_id))
@@ -194,7 +194,7 @@ class DocumentIds:
 
 
 def positives(data: Path) -> dict[int, np.ndarray]:
-    """For each query with a judgement above 0, in any split, the rows of its relevant documents."""
+    """Return the rows of the relevant documents of each query, from judgements above 0 in any split."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), source="qrels")
     documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source="qrels")

@@ -103,12 +103,12 @@ def _leaves_out(decision: Decision | None) -> bool:
 
 
 def _key(text: str) -> int:
-    """A hash of a text in lower case, without surplus white space."""
+    """Hash a text in lower case, without surplus white space."""
     return hash(" ".join(text.lower().split()))
 
 
 def _beginning(text: str) -> int:
-    """A hash of a text's first two words, which rules most texts out for a tenth of the time."""
+    """Hash a text's first two words, which rules most texts out in a tenth of the time."""
     return hash(" ".join(text.lstrip()[:200].split(None, 2)[:2]).lower())
 
 

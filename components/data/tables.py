@@ -95,7 +95,7 @@ ANSWER_RANKS = pa.schema([("doc_id", TEXT), ("query_id", TEXT), ("rank", pa.int3
 
 
 def document_text(title: str, text: str) -> str:
-    """A document as a model reads it: its title, a space, its text."""
+    """Join a document's title and text, as a model reads it."""
     return f"{title} {text}".strip()
 
 
@@ -104,8 +104,9 @@ TRUTHS = {"true": 1, "false": 0}
 
 
 def as_relevance(value: Any) -> int | None:
-    """A relevance, out of a file, as an integer that the table of judgements holds; None where it is not one. `2.0` is
-    2, true is 1 and false is 0, as values and as words."""
+    """Convert a relevance from a file to an integer that the table of judgements holds, or to None if it is none.
+    `2.0` is 2, true is 1 and false is 0, as values and as words.
+    """
     if isinstance(value, str):
         word = value.strip().lower()
         if word in TRUTHS:
@@ -165,13 +166,13 @@ def pieces(
 
 
 def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
-    """The rows of some queries. The file is read in pieces and never held in memory."""
+    """Read the rows of some queries. The file is read in pieces and never held in memory."""
     parts = (piece.filter(pc.is_in(piece["query_id"], value_set=queries)) for piece in pieces(path, schema))
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def first(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
-    """The first rows of a table that may not fit in memory."""
+    """Read the first rows of a table that may not fit in memory."""
     parts = [schema.empty_table()]
     for piece in pieces(path, schema):
         parts.append(piece)
@@ -247,7 +248,7 @@ class Placed:
 
 
 def counts(ranking: Path) -> dict[str, int]:
-    """The number of queries and of rows in a ranking, which is read in pieces."""
+    """Count the queries and the rows of a ranking, which is read in pieces."""
     with timed("files"), pq.ParquetFile(ranking) as file:
         ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
         answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
@@ -272,7 +273,7 @@ def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
-    """Which rows have one of the wanted ids."""
+    """Return which rows have one of the wanted ids."""
     return pc.is_in(table[key].cast(TEXT), value_set=wanted)
 
 

@@ -71,7 +71,7 @@ class Template(NamedTuple):
         )
 
     def lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `texts`."""
+        """Return the lengths (N,) of the rows of `texts`."""
         return self._text_lengths(tokens, rows, limit) + len(self.before) + len(self.after)
 
     def texts(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
@@ -81,7 +81,7 @@ class Template(NamedTuple):
         return concatenate([before, text, after], self.pad, segments=False)
 
     def text_positions(self, batch: Batch) -> Tensor:
-        """(N, L) where a batch of `texts` holds tokens of a text: True for neither special tokens nor padding."""
+        """Return where a batch of `texts` holds tokens of a text (N, L): False for special tokens and padding."""
         import torch
 
         position = torch.arange(batch.mask.shape[1], device=batch.mask.device)
@@ -89,7 +89,7 @@ class Template(NamedTuple):
         return (position >= len(self.before)) & (position < end)
 
     def pair_lengths(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `pairs`."""
+        """Return the lengths (N,) of the rows of `pairs`."""
         a, b = self._pair_lengths(first, second, rows, limit)
         return a + b + len(self.pair_before) + len(self.pair_between) + len(self.pair_after)
 
@@ -108,7 +108,7 @@ class Template(NamedTuple):
         return concatenate(parts, self.pad, segments=self.segments)
 
     def sequence_lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `sequences`."""
+        """Return the lengths (N,) of the rows of `sequences`."""
         special = len(self.before) + rows.shape[1] * len(self.after)
         return self._sequence_lengths(tokens, rows, limit).sum(1) + special
 
@@ -138,7 +138,7 @@ class Template(NamedTuple):
 
 
 def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lengths to which pairs of texts are cut so that both together have at most `budget` tokens.
+    """Return the lengths to which pairs of texts are cut, so that both together have at most `budget` tokens.
 
     The longer text is cut to the length of the shorter, then both are cut equally: Hugging Face's `longest_first`.
     """

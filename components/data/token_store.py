@@ -16,7 +16,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def store_digest(model: Path, template: Reading | None) -> str:
-    """A digest of what made a store's tokens: a saved model's tokenizer and prompts, and a reader's template."""
+    """Hash what a store's tokens depend on: a saved model's tokenizer and prompts, and a reader's template."""
     return tokenizer_digest(model) + (f" {template}" if template is not None else "")
 
 

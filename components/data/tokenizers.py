@@ -26,7 +26,7 @@ def tokenizer_file(model: Path) -> Path:
 
 
 def load_tokenizer(model: Path) -> Any:
-    """The Hugging Face tokenizer of a saved model; for a model with two towers, the query tower's."""
+    """Load the Hugging Face tokenizer of a saved model, for a model with two towers the query tower's."""
     import transformers  # heavy
 
     transformers.utils.logging.set_verbosity_error()
@@ -46,7 +46,7 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def prompts_of(model: Path) -> dict[str, str]:
-    """The texts that a saved retriever puts before each query and each document; empty for every other model."""
+    """Return the texts that a saved retriever puts before each query and each document, empty for other models."""
     saved = _config_of(model)
     return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
 
@@ -63,7 +63,7 @@ def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
 
 
 def lengths_of(model: Path) -> dict[str, int]:
-    """The most tokens that a saved model reads, by the keys of its config."""
+    """Return the most tokens that a saved model reads, by the keys of its config."""
     saved = _config_of(model)
     return {key: saved[key] for key in TOKEN_LIMITS if key in saved}
 
@@ -73,7 +73,7 @@ def _config_of(model: Path) -> dict[str, Any]:
 
 
 def tokenizer_digest(model: Path) -> str:
-    """A digest of a saved model's tokenizer and prompts: models with the same digest can read the same token store."""
+    """Hash a saved model's tokenizer and prompts. Models with the same digest can read the same token store."""
     rules = read_json(tokenizer_file(model)) | {"prompts": prompts_of(model)}
     rules.pop("truncation", None)
     rules.pop("padding", None)
@@ -81,7 +81,8 @@ def tokenizer_digest(model: Path) -> str:
 
 
 def word_starts(model: Path) -> np.ndarray:
-    """(V,) which tokens of a saved model's vocabulary begin a word: all of WordPiece's but its continuations (`##ing`).
+    """Return which tokens (V,) of a saved model's vocabulary begin a word: all of WordPiece's but its continuations
+    (`##ing`).
 
     UserError for a tokenizer of another kind, whose vocabulary does not say so.
     """

@@ -62,7 +62,7 @@ class DocumentVectors:
 
     @property
     def width(self) -> int:
-        """The dimension of a vector."""
+        """Return the dimension of a vector."""
         return int(self._shards[0].shape[1])
 
     def __getitem__(self, rows: Rows) -> npt.NDArray:
@@ -117,7 +117,7 @@ class QueryVectors:
 
 
 def read_query_ids(folder: Path) -> pa.Array:
-    """The ids of the queries whose vectors are in a folder, in their order."""
+    """Read the ids of the queries whose vectors are in a folder, in their order."""
     return pa.array(read_json(folder / "queries.json"), TEXT)
 
 
@@ -151,7 +151,7 @@ class Lists(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """The lists of several, one after another."""
+        """Join lists, part after part."""
         nothing = np.empty(0, np.int64)
         queries, documents, lengths = [nothing], [nothing], [nothing]
         for part in parts:
@@ -174,12 +174,12 @@ class Lists(NamedTuple):
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(Q, N) the mask of `padded`: which places hold a document. N is the length of the longest list."""
+        """Return the mask (Q, N) of `padded`: which places hold a document. N is the length of the longest list."""
         counts = np.diff(self.offsets)
         return np.arange(counts.max(initial=0)) < counts[:, None]
 
     def padded(self, values: npt.NDArray) -> npt.NDArray:
-        """(Q, N) one value for each document, with 0 after the end of shorter lists."""
+        """Arrange a value for each document as (Q, N), with 0 after the end of shorter lists."""
         mask = self.mask
         full = np.zeros(mask.shape, values.dtype)
         full[mask] = values

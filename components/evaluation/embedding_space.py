@@ -36,7 +36,7 @@ class EmbeddingSpaceConfig(Config):
 
 
 def unit_length(vectors: npt.NDArray) -> Floats:
-    """The vectors scaled to length 1; zero vectors stay zero."""
+    """Scale the vectors to length 1. Zero vectors stay zero."""
     wide = vectors.astype(np.float64)
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
 
@@ -70,7 +70,7 @@ def same_tower_ratios(queries: Floats, documents: Floats, compared: npt.NDArray[
 
 
 def histogram(values: Floats, span: tuple[float, float]) -> list[float]:
-    """The share of the values in each of `BINS` bins; values outside the span are in none."""
+    """Return the share of the values in each of `BINS` bins. Values outside the span are in none."""
     counts, _ = np.histogram(values, BINS, span)
     return [round(float(share), 6) for share in counts / max(1, len(values))]
 
@@ -93,7 +93,7 @@ def tsne_map(queries: Floats, documents: Floats, perplexity: float) -> dict[str,
 def analyse(
     queries: npt.NDArray, documents: npt.NDArray, nearest: npt.NDArray, same: npt.NDArray, config: EmbeddingSpaceConfig
 ) -> dict[str, Any]:
-    """The whole analysis, as JSON.
+    """Run the whole analysis, and return it as JSON.
 
     `nearest` (n, d) are the documents that are ranked first. Documents with the same text have the same number in
     `same` (n,); ratios leave out their pairs.

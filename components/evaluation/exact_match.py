@@ -12,7 +12,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """The text in lower case, then without ASCII punctuation, then without articles, then with single spaces."""
+    """Convert a text to lower case, then drop ASCII punctuation, then articles, then surplus spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -35,5 +35,5 @@ MEASURES: dict[str, Callable[[str, str], float]] = {"EM": exact_match, "F1": f1}
 
 
 def best_over_answers(measure: Callable[[str, str], float], written: str, answers: Sequence[str]) -> float:
-    """The highest value of the measure over the right answers; 0 if there are none."""
+    """Return the highest value of the measure over the right answers, or 0 without answers."""
     return max((measure(written, answer) for answer in answers), default=0.0)

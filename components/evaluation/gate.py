@@ -47,5 +47,5 @@ def write_decision(folder: Path, decision: dict[str, Any]) -> None:
 
 
 def is_open(folder: Path) -> bool:
-    """Whether the gate whose decision lies in the folder is open."""
+    """Check whether the gate whose decision lies in the folder is open."""
     return bool(read_json(folder / FILE)["open"])

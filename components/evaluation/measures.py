@@ -58,7 +58,7 @@ SENTENCE_MEASURES = (*CORRELATIONS, "accuracy", "dev accuracy")
 
 
 def canonical(name: str) -> str:
-    """The name that ir_measures gives a retrieval measure; UserError if there is no such measure.
+    """Return the name that ir_measures gives a retrieval measure. UserError if there is no such measure.
 
     >>> canonical("mrr@10"), canonical("recall@100"), canonical("AP(rel=2)")
     ('RR@10', 'R@100', 'AP(rel=2)')
@@ -104,7 +104,7 @@ def at_level(name: str, level: int) -> str:
 
 
 def needs_answers(name: str) -> bool:
-    """Whether a measure is taken of a ranking, from the queries' answers instead of judgements.
+    """Check whether a measure uses the queries' answers instead of judgements.
 
     >>> needs_answers("Answer@5"), needs_answers("R@5"), needs_answers("EM"), needs_answers("Spearman")
     (True, False, False, False)
@@ -123,7 +123,7 @@ def cutoff(name: str) -> int | None:
 
 
 def sees_order(name: str, depth: int) -> bool:
-    """Whether a measure may be another when the first `depth` documents of a ranking change places.
+    """Check whether a measure may change when the first `depth` documents of a ranking change places.
 
     >>> sees_order("RR@10", 10), sees_order("R@5", 10), sees_order("R@10", 10)
     (True, True, False)
@@ -197,7 +197,7 @@ def _nested(table: pa.Table, column: str) -> dict[str, dict[str, Any]]:
 
 
 def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
-    """For each measure, in the table's order, the query ids in order and their values.
+    """Return for each measure, in the table's order, the query ids in order and their values.
 
     >>> by_measure(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
     {'RR': (['q1', 'q2'], array([0.5, 1. ]))}
@@ -211,7 +211,7 @@ def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
 
 
 def means(values: pa.Table) -> dict[str, float]:
-    """The mean over queries of each measure.
+    """Average each measure over queries.
 
     >>> means(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
     {'RR': 0.75}
@@ -245,7 +245,7 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
 
 
 def within(name: str, low: float, high: float) -> tuple[float, float]:
-    """An interval's ends, as far as the measure can be: an interval by Student's t may go beyond.
+    """Clip an interval's ends to the range of the measure: an interval by Student's t may exceed it.
 
     >>> within("R@100", 0.97, 1.01)
     (0.97, 1.0)
@@ -264,7 +264,7 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
 
 
 def description(name: str, *, answers_in: str = "text", patterns: bool = False) -> str:
-    """What a measure says, for readers who do not know it; "" for an unknown one.
+    """Explain a measure to readers who do not know it, or return "" for an unknown measure.
 
     For `Answer@k`, `answers_in` names the fields that are searched, and `patterns` says that answers are regular
     expressions.

@@ -23,7 +23,7 @@ def top(ranking: pa.Table, k: int) -> dict[str, set[str]]:
 
 
 def overlap(before: Mapping[str, set[str]], after: Mapping[str, set[str]]) -> float | None:
-    """The mean share, over the queries of both, of the documents in `after` that are in `before`; None without any.
+    """Return the mean share of the documents in `after` that are in `before`, over the queries of both, or None.
 
     >>> overlap({"q": {"a", "b"}}, {"q": {"b", "c"}, "r": {"a"}})
     0.5
@@ -33,7 +33,7 @@ def overlap(before: Mapping[str, set[str]], after: Mapping[str, set[str]]) -> fl
 
 
 def bands(depth: int) -> list[tuple[int, int]]:
-    """The first and last rank of each band of a list of so many.
+    """Return the first and last rank of each band of a list of `depth`.
 
     >>> bands(100), bands(5)
     ([(1, 1), (2, 5), (6, 20), (21, 100)], [(1, 1), (2, 5)])
@@ -54,7 +54,7 @@ def shares_by_band(ranks: Sequence[int | None], depth: int) -> list[float]:
 
 
 def median_rank(ranks: Sequence[int | None]) -> float:
-    """The median, where not found is behind all others: infinite if that is most.
+    """Return the median rank. Documents not retrieved are behind all others, so the median may be infinite.
 
     >>> median_rank([1, 4, None]), median_rank([2, None, None])
     (4, inf)

@@ -42,7 +42,7 @@ WORDS = {
 
 
 def by_collection(metrics: Json) -> list[Json]:
-    """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
+    """Tabulate each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
     means = {(row["collection"], row["split"]) for row in metrics["rows"] if "over" in row}
     return [_result(*place, metrics) for place in places if place not in means]
@@ -108,7 +108,7 @@ def _seeds(rows: Sequence[Json]) -> list[int]:
 
 
 def _cell_of(mean: Json, rows: Sequence[Json]) -> Cell:
-    """A mean with its interval, and the deviation over its seeds that the rows have."""
+    """Return a mean with its interval, and the deviation over its seeds."""
     same = ("system", "collection", "measure")
     values = (row["value"] for row in rows if all(row[key] == mean[key] for key in same))
     return Cell(mean["value"], _half(mean), mean_and_deviation(values)[1])
@@ -151,14 +151,15 @@ def _counted(means: list[Json]) -> list[Json]:
 
 
 def _meaning(name: str, rows: list[Json]) -> str:
-    """What a measure says; for answers also where and how they were looked for."""
+    """Explain a measure, for answers also where and how they were looked for."""
     row = next(row for row in rows if row["measure"] == name)
     return description(name, answers_in=row.get("fields", "text"), patterns=row.get("mode") == "regex")
 
 
 def _comparisons(entries: list[Json]) -> list[Json]:
-    """The comparisons of each system with its baseline: for each measure both tests, and the verdict of the one that
-    counts more sources of chance."""
+    """Group the comparisons of each system with its baseline. Each measure has both tests, and the verdict of the
+    test that counts more sources of chance.
+    """
     pairs: dict[tuple[str, str], Json] = {}
     for entry in entries:
         key = (entry["system"], entry["baseline"])
@@ -171,7 +172,7 @@ def _comparisons(entries: list[Json]) -> list[Json]:
 
 
 def _compared(name: str, tests: dict[str, Json]) -> Json:
-    """A measure's difference, with the interval and the verdict of the test that counts most."""
+    """Return a measure's difference, with the interval and the verdict of the test that counts most."""
     method, training = tests.get(THE_METHOD), tests[THIS_TRAINING]
     most = method or training
     word = verdict(most["difference"], most["p_holm"])
@@ -205,7 +206,7 @@ def _about_tests(comparisons: list[Json]) -> list[str]:
 
 
 def verdict(difference: float, p: float) -> str:
-    """Whether a difference is clear, and which way it goes, in words."""
+    """Say whether a difference is clear, and which way it goes."""
     if p >= CLEAR or difference == 0:
         return "no clear difference"
     return "better" if difference > 0 else "worse"
@@ -247,8 +248,10 @@ def leading_sentence(metrics: Json) -> str:
 
 
 def leading_entry(metrics: Json, measure: str | None) -> Json | None:
-    """The comparison that leads, by a measure or else the first, and by the test that counts the most; None where its
-    two systems were measured on nothing in common. It is of the first collection: other judgements come behind."""
+    """Return the leading comparison by a measure, or else by its first measure, by the test that counts the most.
+    Return None if its systems have no measurement in common. It is of the first collection: other judgements come
+    later.
+    """
     lead = metrics["leading"]
     entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
     same = [
@@ -261,7 +264,7 @@ def leading_entry(metrics: Json, measure: str | None) -> Json | None:
 
 
 def chosen_on(lead: Json) -> str:
-    """The queries that systems were selected by, in words; of older records the split alone."""
+    """Name the queries that selected the systems. Older records have only the split."""
     return f"the {lead['queries']:,} queries of {lead['selected_on']}" if "queries" in lead else lead["selected_on"]
 
 
@@ -296,7 +299,7 @@ def signed(value: float) -> str:
 
 
 def closing_sentences(metrics: Json) -> list[str]:
-    """Which system to deploy, in words; none where none was chosen."""
+    """Return the sentences on which system to deploy, or none if none was chosen."""
     return list(metrics.get("deploy", {}).get("sentences", []))
 
 
@@ -380,7 +383,7 @@ def _across_lines(table: Json) -> list[str]:
 
 
 def _result_lines(result: Json) -> list[str]:
-    """A collection's table of systems by measures, and its comparisons."""
+    """Lay out a collection's table of systems by measures, and its comparisons."""
     names, seeds = result["measures"], len(result["seeds"])
     lines = []
     for entry in result["systems"]:

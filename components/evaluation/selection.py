@@ -67,13 +67,14 @@ def selected(
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """The standard error of the mean of (Q,) values."""
+    """Return the standard error of the mean of (Q,) values."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
 def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
-    """The best of those systems that cost no more than the cheapest one which is no worse than the best of all by more
-    than one standard error of their paired difference (the rule of one standard error: Breiman et al., 1984, 3.4.3).
+    """Take the systems that are within one standard error of the best. Return the best of those that cost no more than
+    the cheapest of them (the rule of one standard error: Breiman et al., 1984, 3.4.3). The error is that of the paired
+    difference.
 
     The rule alone can pass over a cheap system for a dearer and worse one, whose differences from the best vary more.
 

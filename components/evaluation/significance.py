@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
     freedom: float
 
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the mean's 95 % interval, by Student's t; None where the variance is not known."""
+        """Return the ends of the mean's 95 % interval, by Student's t, or None if the variance is unknown."""
         from scipy import stats
 
         if self.freedom == 0:
@@ -55,7 +55,8 @@ class Estimate(NamedTuple):
 
 
 def estimate(layouts: Sequence[Layout], weights: Sequence[float] = (1.0,)) -> Estimate:
-    """The weighted mean of the means of (S, Q) layouts, one a collection; its variance counts queries and trainings.
+    """Return the weighted mean of the means of (S, Q) layouts, one a collection, with a variance that counts queries
+    and trainings.
 
     One layout with one seed gives the usual error of a mean over queries. With several seeds the values of every seed
     and query are a crossed two-way layout without replication, both random: value = mean + seed + query + interaction,
@@ -118,7 +119,7 @@ class _Source(NamedTuple):
 
 
 def _residuals(values: Layout) -> Layout:
-    """What neither the seed nor the query explains."""
+    """Return the part of the values that neither the seed nor the query explains."""
     return values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
 
 
@@ -251,9 +252,9 @@ def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for the others of its family (Holm, 1979): the smallest of m is multiplied by m, the next by
-    m - 1, and so on, and none is below one before it. Whatever the dependence, the chance that any true null hypothesis
-    of the family gets a corrected p below .05 is at most 5 %.
+    """Correct each p for the rest of its family (Holm, 1979). The smallest of m is multiplied by m, the next by m - 1,
+    and so on, and none gets below the one before. Whatever the dependence, the chance that any true null hypothesis of
+    the family gets a corrected p below .05 is at most 5 %.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]

@@ -97,7 +97,7 @@ def _share_above(x: Floats, weights: Floats) -> Floats:
 
 
 def _influence(a: Floats, b: Floats, through_ranks: Floats) -> Floats:
-    """(n,) a pair's influence on the mean of `a * b`, directly and through the ranks of the others."""
+    """Return a pair's influence (n,) on the mean of `a * b`, directly and through the ranks of the rest."""
     return a * b + through_ranks - 3 * (a * b).mean()
 
 
@@ -130,14 +130,15 @@ def per_pair(
 
 
 def cosines(first: npt.NDArray, second: npt.NDArray) -> Floats:
-    """(n,) cosines of (n, d) vectors with (n, d) others; 1 where they are equal but for rounding (`equal_as_one`), 0
-    where one is zero."""
+    """Return the cosines (n,) of paired (n, d) vectors: 1 if they are equal but for rounding (`equal_as_one`), 0 if
+    one of them is zero.
+    """
     within = EQUAL_HALVES if np.float16 in (first.dtype, second.dtype) else EQUAL
     return equal_as_one((unit_length(first) * unit_length(second)).sum(1), within)
 
 
 def equal_as_one(cosines: Floats, within: float = EQUAL) -> Floats:
-    """(n,) cosines, of which those of equal sentences are 1: by their last digits such pairs would be in random order.
+    """Set the cosines (n,) of equal sentences to 1. Their last digits would put such pairs in random order.
 
     No other is rounded: an encoder whose vectors lie close together orders its pairs by late digits.
     """
@@ -145,7 +146,7 @@ def equal_as_one(cosines: Floats, within: float = EQUAL) -> Floats:
 
 
 def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: SimilarityConfig) -> dict[str, Any]:
-    """What the sentences' vectors (n, d) of n pairs look like, as JSON.
+    """Describe the sentences' vectors (n, d) of n pairs, as JSON.
 
     Alignment is over the pairs that are rated above `aligned_above` (None where there are none), uniformity over all
     sentences, both of vectors of length 1 (Wang and Isola, 2020; Table 2.11, which follows SimCSE).
@@ -163,8 +164,8 @@ def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: Simi
 
 
 def by_rating(cosines: Floats, ratings: Floats) -> list[dict[str, Any]]:
-    """The distribution of (n,) cosines in groups of ratings, the highest first; the highest rating, such as 5, is in
-    the group below it.
+    """Return the distribution of (n,) cosines in groups of ratings, the highest first. The highest rating, such as 5,
+    is in the group below it.
 
     >>> [(one["ratings"], one["pairs"]) for one in by_rating(np.zeros(4), np.array([0.0, 0.9, 4.0, 5.0]))]
     [('4 to 5', 2), ('0 to 1', 2)]

@@ -40,7 +40,7 @@ def decided(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.T
 
 
 def _ranked(judged: pa.Table, order: str) -> pa.Table:
-    """The ranking by score, and by relevance where scores are equal."""
+    """Order the ranking by score, and by relevance where scores are equal."""
     keys = [("query_id", "ascending"), ("score", "descending"), ("relevance", order)]
     table = judged.sort_by(keys)
     query = table["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()

@@ -67,7 +67,7 @@ class Classified(NamedTuple):
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:
-    """(n, d) vectors as a classifier reads them; of pairs (n, 2 d): |u - v| and u * v (SentEval, MRPC)."""
+    """Return the vectors (n, d) that a classifier reads, for pairs (n, 2 d): |u - v| and u * v (SentEval, MRPC)."""
     u = first.astype(np.float32)
     if second is None:
         return u

@@ -57,13 +57,13 @@ def gather(out: Path, data: Path, ranking: pa.Table, queries: pa.Array) -> None:
 
 @contextmanager
 def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """A file of batches, which appears whole or not at all."""
+    """Open a file of batches that appears whole or not at all."""
     with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         yield writer
 
 
 def count(path: Path, data: Path) -> None:
-    """How many documents have which terms, in a file."""
+    """Write the number of documents that have each term."""
     if path.exists():
         return
     counted = relevance_model.frequencies(_sampled(data))

@@ -41,7 +41,7 @@ def answer_ranks(expansions: pa.Table, ranking: pa.Table) -> pa.Table:
 
 
 def choose(expansions: pa.Table, scores: np.ndarray, number: int | None = None, most: int = 1) -> pa.Table:
-    """For each query, the `most` expansions of lowest score; of equal scores the one generated first.
+    """Choose for each query the `most` expansions of lowest score, of equal scores those generated first.
 
     With `number` only the first expansions that were generated are candidates, by their numbers before duplicates were
     removed: the N of Chuang et al. (2023), Table 3.8, without generating again. The query without expansion (number 0)
@@ -59,8 +59,8 @@ def choose(expansions: pa.Table, scores: np.ndarray, number: int | None = None, 
 def as_ranking(
     choices: pa.Table, ranking: pa.Table, otherwise: pa.Table, fusion: FusionConfig | None = None
 ) -> pa.Table:
-    """The rankings of the chosen expansions, as rankings of their queries. A query without a choice keeps that in
-    `otherwise`.
+    """Turn the rankings of the chosen expansions into rankings of their queries. A query without a choice keeps its
+    ranking in `otherwise`.
 
     The rankings of several choices of a query are fused, in the order of the choices. Queries are in the order of
     `otherwise`, followed by those that it lacks.

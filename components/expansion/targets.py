@@ -46,6 +46,6 @@ def joined(texts: Iterable[str], selection: Literal["joined", "first"], most: in
 
 
 def sentence(text: str, answers: Sequence[str], mode: Mode = "tokens") -> str:
-    """The first sentence that contains an answer; if none does, the first sentence."""
+    """Return the first sentence that contains an answer, or the first sentence if none does."""
     parts, contains_answer = sentences(text), matcher(answers, mode)
     return next((part for part in parts if contains_answer(normalize(part, mode))), parts[0] if parts else "")

@@ -67,14 +67,14 @@ class Ranked:
         return len(self._begins)
 
     def lists(self, context: int) -> Lists:
-        """The first `context` documents of each query."""
+        """Return the first `context` documents of each query."""
         first = self._ranks <= context
         offsets = np.searchsorted(self._number[first], np.arange(len(self) + 1))
         return Lists(self._queries, self._rows[first], offsets)
 
     def reordered(self, scores: npt.NDArray, context: int) -> tuple[pa.Table, int]:
-        """The ranking with new scores of each query's first `context` documents, and the number of queries whose first
-        document changed.
+        """Give each query's first `context` documents new scores. Return the ranking, and the number of queries whose
+        first document changed.
 
         `scores` are those of `lists(context)`, one list after another. The documents beyond keep their order and get
         scores below all of these. Ties are in order of doc_id.
@@ -104,7 +104,7 @@ class Reranking:
         self._documents, self._queries = DocumentIds(data), QueryVectors(queries)
 
     def lists(self) -> Lists:
-        """The first `context` documents of each query."""
+        """Return the first `context` documents of each query."""
         return Lists.joined(piece.lists(self._context) for piece in self._pieces())
 
     def write(self, scores: npt.NDArray, to: Path, k: int = ALL) -> tuple[int, int]:

@@ -59,7 +59,8 @@ class SmoothingConfig(Config):
 
 
 def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """(B, N) the target distribution over each query's candidates, by similarity to the query or the ground truth.
+    """Return the target distribution (B, N) over each query's candidates, by similarity to the query or the ground
+    truth.
 
     `queries` are (B, d), `documents` (B, N, d); `truth` (B, N) is True at ground truth, `mask` (B, N) False at padding.
     A query without ground truth has targets 0. For `labels: uniform` these are the targets of `evidence`, whose share
@@ -81,7 +82,7 @@ def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, con
 
 
 def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """(B, N) mean similarity of each candidate to the ground truth: r'' of Algorithm 1, line 5.
+    """Return the mean similarity (B, N) of each candidate to the ground truth: r'' of Algorithm 1, line 5.
 
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
@@ -102,7 +103,7 @@ def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, co
 
 
 def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """(B, N) the softmax over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
+    """Return the softmax (B, N) over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
 
     Of equally similar candidates `n_max` keeps those that come first.
 
