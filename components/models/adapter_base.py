@@ -44,7 +44,7 @@ def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) 
 
 
 def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
-    """What `save_tower` wrote of a model with an adapter; None where the folder has none."""
+    """Load a model with an adapter that `save_tower` wrote, or return None if the folder has no adapter."""
     base = adapters.read_base(folder)
     if base is None:
         return None
@@ -54,7 +54,7 @@ def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
 
 
 def _over_base(read: Read, base: Base, place: Path, *, head: bool) -> Any:
-    """A base, which must be as it was, under an adapter without trained weights."""
+    """Put an adapter without trained weights over a base, whose files must be unchanged."""
     adapters.check(base, place)
     model = read(base, base.folder)
     adapters.add(model, base, head=head)

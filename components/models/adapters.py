@@ -52,7 +52,7 @@ def identified(base: Base, commit: str | None) -> Base:
 
 
 def check(base: Base, place: Path) -> None:
-    """UserError where the files of a base are others than those that its adapter was trained over."""
+    """Raise UserError if the files of a base differ from those that its adapter was trained over."""
     for name, expected in base.sha256.items():
         path = Path(locate_model(base.model)) / name
         if not path.is_file():
@@ -84,12 +84,12 @@ def add(model: Any, base: Base, *, head: bool) -> None:
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether a Hugging Face model has an adapter."""
+    """Check whether a Hugging Face model has an adapter."""
     return isinstance(getattr(model, "body", None), Body)
 
 
 def has_adapted_layers(model: Any) -> bool:
-    """Whether layers of a model have an adapter, whatever part of it the adapter is of."""
+    """Check whether any layers of a model have an adapter, on whatever part of the model it was put."""
     return any(_FACTOR in name for name, _ in model.named_parameters())
 
 
@@ -130,7 +130,7 @@ def merge(model: Any) -> None:
 
 
 def copied(model: Any) -> Any:
-    """A copy of a Hugging Face model, over the same frozen weights where it has an adapter."""
+    """Copy a Hugging Face model. A model with an adapter shares its frozen weights with the copy."""
     frozen = _frozen(model) if has_adapter(model) else []
     return copy.deepcopy(model, {id(weight): nn.Parameter(weight.data, requires_grad=False) for _, weight in frozen})
 
@@ -172,13 +172,13 @@ def load(model: Any, folder: Path) -> None:
 
 
 def read_base(folder: Path) -> Base | None:
-    """The base of the adapter in a folder; None where there is no adapter."""
+    """Read the base of the adapter in a folder, or return None if there is no adapter."""
     file = folder / BASE
     return Base.model_validate(read_json(file)) if file.is_file() else None
 
 
 def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """What two models must have alike to stand on one body."""
+    """Return the properties that two models must share to stand on the same frozen weights."""
     layers = tuple(base.layers) if isinstance(base.layers, list) else base.layers
     drawn = base.seed if base.weights == "random" else None
     same = (locate_model(base.model), base.revision, base.folder, layers, drawn, tuple(sorted(base.sha256.items())))
@@ -219,7 +219,7 @@ def _targets_of(model: Any) -> list[str]:
 
 
 def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a classifier that come after its layers: its own, and the pooler that BERT's has inside."""
+    """Return the parts of a classifier that come after its layers: its own, and the pooler inside BERT's."""
     for name, module in model.named_children():
         if module is not model.base_model and model.base_model is not model and any(True for _ in module.parameters()):
             yield name, module
@@ -246,7 +246,7 @@ def _own(model: Any) -> dict[str, nn.Parameter]:
 
 
 def _saved_name(name: str) -> str:
-    """What peft calls a weight in a file."""
+    """Return peft's name for a weight in a file."""
     return _PREFIX + name.replace(f".{_NAME}.", ".")
 
 
@@ -258,7 +258,7 @@ def _stand_on(model: Any) -> None:
 
 
 def _merged(layer: Any) -> nn.Linear:
-    """A linear layer with the product of its adapter added to its weights, in fp32."""
+    """Return a linear layer with the product of its adapter added to its weights, in fp32."""
     base = layer.get_base_layer()
     linear = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
     weight = base.weight.detach().float() + layer.get_delta_weight(_NAME).detach().float()

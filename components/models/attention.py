@@ -12,20 +12,22 @@ from sparring.components.models.configs import Base, DualEncoderConfig
 
 
 def is_decoder(config: Any) -> bool:
-    """Whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
+    """Check whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
     kind = type(config)
     masked = kind in MODEL_FOR_MASKED_LM_MAPPING
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked and not getattr(config, "is_encoder_decoder", False)
 
 
 def is_causal(config: Any) -> bool:
-    """Whether tokens see only those before them."""
+    """Check whether tokens see only the tokens before them."""
     both_ways = getattr(config, "use_bidirectional_attention", None) is True or not getattr(config, "is_causal", True)
     return is_decoder(config) and not both_ways
 
 
 def for_reading(model: Any) -> Any:
-    """The model, to read texts and not to write them: a causal one keeps no keys and values for the next token."""
+    """Prepare a model for reading texts instead of writing: a causal model keeps no keys and values for the next
+    token.
+    """
     if is_decoder(model.config):
         model.config.use_cache = False
         _tell_attention(model)

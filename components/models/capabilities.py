@@ -61,8 +61,9 @@ def positions(source: Pretrained) -> int | None:
 
 
 def vocabulary(source: Pretrained) -> dict[str, int] | None:
-    """The tokens of a model and their numbers, those that are added to its vocabulary left out; None where its
-    tokenizer cannot be read."""
+    """Return the tokens of a model and their numbers, without tokens added to the vocabulary. None if the tokenizer
+    cannot be read.
+    """
     path = _file(source, "tokenizer.json")
     return _vocabulary(path, path.stat().st_mtime_ns) if path.is_file() else None
 
@@ -132,7 +133,7 @@ def share_spelled_out(source: Pretrained, texts: Sequence[str]) -> float | None:
 
 
 def has_token_types(source: Pretrained) -> bool:
-    """Whether a model is told by token types which text of a pair a token is of; False where it cannot be read."""
+    """Check whether token types tell a model which text of a pair a token belongs to. False if it cannot be read."""
     from tokenizers import Tokenizer
 
     tokenizer = _file(source, "tokenizer.json")
@@ -142,7 +143,9 @@ def has_token_types(source: Pretrained) -> bool:
 
 
 def is_decoder(source: Pretrained) -> bool:
-    """Whether a model is a decoder without an encoder, as causal language models are; False where it cannot be read."""
+    """Check whether a model is a decoder without an encoder, as causal language models are. False if it cannot be
+    read.
+    """
     from transformers.models.auto import modeling_auto  # heavy
 
     config = _json(source, "config.json")
@@ -159,7 +162,7 @@ def lacks_dropout(source: Pretrained) -> bool:
 
 
 def can_be_read(source: Pretrained) -> bool:
-    """Whether a model's config is here, or the hub gives it."""
+    """Check whether a model's config is on this machine or on the hub."""
     return _file(source, "config.json").is_file()
 
 
@@ -169,7 +172,9 @@ def _json(source: Pretrained, name: str) -> dict[str, Any]:
 
 
 def _file(source: Pretrained, name: str) -> Path:
-    """A file of a model, of one of a hub in its cache; a path where nothing is, where there is no such file."""
+    """Return a file of a model, for a model of a hub the file in its cache. A missing file gives a path that does
+    not exist.
+    """
     folder = Path(locate_model(source.model))
     if folder.is_dir():
         return folder / name

@@ -58,8 +58,9 @@ HEADS = {"embeddingHead.": "linear", "norm.": "norm"}
 
 
 def weights_in(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its name. UserError if it is not in safetensors: the papers' code pickles its
-    own, and what a pickle says is executed when it is opened."""
+    """Read every tensor of a checkpoint by its name. UserError unless it is in safetensors: the papers' code pickles
+    its checkpoints, and opening a pickle executes what it says.
+    """
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"{path}: there is no such file")
@@ -97,7 +98,7 @@ def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder
 
 
 def has_reader(paths: list[Path]) -> bool:
-    """Whether a checkpoint is one of FiD's."""
+    """Check whether a checkpoint is one of FiD's."""
     return len(paths) == 1 and any(WRAPPED.match(name) for name in weights_in(paths[0]))
 
 

@@ -118,7 +118,7 @@ class CrossEncoder(nn.Module):
         return cls(config, backbone, head)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(N,) fp32 scores for a batch of pairs."""
+        """Score a batch of pairs: (N,) in fp32."""
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None and self._typed:
             inputs["token_type_ids"] = batch.segments
@@ -135,8 +135,9 @@ class CrossEncoder(nn.Module):
             return functional.linear(vectors.float(), self.head.weight, self.head.bias).squeeze(-1)
 
     def _token_scores(self, states: Tensor) -> Tensor:
-        """(N,) fp32 scores of the last tokens' states (N, h): the logit of a token, less that of the other. The logits
-        of all other tokens are never made."""
+        """Score the last tokens' states (N, h): the logit of a token minus that of the second token, (N,) in fp32.
+        The logits of all remaining tokens are never computed.
+        """
         head = self.backbone.get_output_embeddings()
         with torch.autocast(states.device.type, enabled=False):
             bias = None if head.bias is None else head.bias[self._tokens].float()
@@ -145,7 +146,7 @@ class CrossEncoder(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """The encoder, without the classification head."""
+        """Return the encoder, without the classification head."""
         return self.backbone.base_model
 
     def to_dtype(self, dtype: torch.dtype) -> Self:
@@ -231,7 +232,7 @@ _LANGUAGE_MODEL = {
 
 
 def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] | None:
-    """The ids of the tokens whose logits make the score, if they do."""
+    """Return the ids of the tokens whose logits make the score, if tokens do."""
     if config.pooling != "token":
         return None
     named = {"true_token": config.true_token, "false_token": config.false_token}
@@ -239,7 +240,7 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
 
 
 def _is_decoders_classifier(config: Any) -> bool:
-    """Whether a Hugging Face config is that of a decoder with a head for one score, on its last token."""
+    """Check whether a Hugging Face config is that of a decoder with a head for a single score, on its last token."""
     names = getattr(config, "architectures", None) or []
     scores = config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
     return scores and attention.is_decoder(config)

@@ -43,7 +43,7 @@ class Generator(nn.Module):
 
     @classmethod
     def start(cls, config: GeneratorConfig) -> tuple[Self, Any]:
-        """A new generator made from a pre-trained language model, and its tokenizer."""
+        """Make a generator from a pre-trained language model. Return it with its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
         return cls(config, pretrained.language_model(config, auto, tokenizer), tokenizer), tokenizer
@@ -62,12 +62,12 @@ class Generator(nn.Module):
 
     @property
     def seq2seq(self) -> bool:
-        """Whether the model is an encoder-decoder."""
+        """Check whether the model is an encoder-decoder."""
         return self.config.architecture == "seq2seq"
 
     def log_likelihoods(self, inputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-        """(N, T) fp32 log-probability of each target token given the input and the target's earlier tokens, 0 at
-        padding.
+        """Return the log-probability (N, T) in fp32 of each target token, given the input and the target's earlier
+        tokens, 0 at padding.
 
         `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model reads the target after
         the input.
@@ -146,7 +146,7 @@ class Generator(nn.Module):
         return torch.tensor(rows), torch.tensor(mask)
 
     def _outputs(self, ids: Tensor, mask: Tensor, config: GenerateConfig, keys: list[tuple[Any, ...]]) -> list[Tensor]:
-        """The output tokens for a batch: first the greedy texts, then the sampled ones; or the beams."""
+        """Yield the output tokens for a batch: first the greedy texts, then the sampled texts; or the beams."""
         options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": config.new_tokens, "min_new_tokens": 0}
         options |= {"temperature": None, "top_k": None, "top_p": None, "do_sample": False, "max_length": None}
         cut, states = 0 if self.seq2seq else ids.shape[1], None
@@ -180,7 +180,7 @@ class _Sampler:
         self._config, self._random, self._position = config, random, 0
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """(N, V) logits: 0 for the sampled token, -inf for all others."""
+        """Return logits (N, V): 0 for the sampled token, -inf for the rest."""
         kept = filter_logits(logits.float() / self._config.temperature, self._config.top_k, self._config.top_p)
         cumulated = kept.softmax(-1).double().cumsum(-1)
         threshold = self._random[:, self._position : self._position + 1] * cumulated[:, -1:]
@@ -190,7 +190,7 @@ class _Sampler:
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """(N, V) logits with -inf for tokens that must not be sampled.
+    """Return logits (N, V) with -inf for tokens that must not be sampled.
 
     What remains are the `top_k` likeliest tokens, and of these the fewest that together have probability `top_p`.
     """

@@ -53,8 +53,9 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
 
 
 def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.ModuleList]]:
-    """The lists of modules that stand in no other list, in which encoders have their layers: in what each is, and under
-    what name."""
+    """Yield the lists of modules that are in no other list, with their parents and names. Encoders keep their layers
+    there.
+    """
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList):
             yield module, name, child
@@ -130,8 +131,9 @@ def check_padding(model: Any, source: Pretrained) -> None:
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
-    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt: those
-    of its table, or, of a model with rotary ones (RoPE), those that its config says it was made for."""
+    """Raise UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has
+    learnt. These are the positions of its table, or with rotary positions (RoPE) the number in its config.
+    """
     config: Any = getattr(model, "config", None)
     limits = [config.max_position_embeddings] if getattr(config, "rope_parameters", None) else []
     for name, module in model.named_modules():

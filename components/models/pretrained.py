@@ -55,8 +55,8 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def encoder(source: Pretrained, folder: str = "") -> Any:
-    """A pre-trained encoder without pooler, with the layers in `source`, or an untrained one of its shape; of an
-    encoder-decoder (T5), the encoder.
+    """Read a pre-trained encoder without pooler, with the layers in `source`, or make an untrained one of its shape.
+    From an encoder-decoder (T5), read the encoder.
 
     `folder` is where it lies inside the model.
     """
@@ -64,7 +64,7 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 
 
 def plain_encoder(source: Pretrained, folder: str) -> Any:
-    """The same without an adapter."""
+    """Read an encoder without an adapter."""
     model = keep_layers(read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
     if not isinstance(source, DualEncoderConfig | Base):
         return for_reading(model)
@@ -78,8 +78,9 @@ def plain_encoder(source: Pretrained, folder: str) -> Any:
 
 
 def causal_language_model(source: Pretrained, folder: str = "") -> Any:
-    """A causal language model with its head, with the layers in `source`. UserError if it is none, if it has no head
-    of its own, or one that is more than a linear layer."""
+    """Read a causal language model with its head, with the layers in `source`. UserError for any other model, a
+    missing head, or a head that is more than a linear layer.
+    """
     return adapted(plain_causal_language_model, source, folder)
 
 
@@ -105,20 +106,22 @@ def plain_causal_language_model(source: Pretrained, folder: str) -> Any:
 
 
 def classifier(source: Pretrained, folder: str = "") -> Any:
-    """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
-    `source`."""
+    """Read a pre-trained encoder with a classification head of a single label, new if there is none, with the layers
+    in `source`.
+    """
     return adapted(plain_classifier, source, folder, head=True)
 
 
 def plain_classifier(source: Pretrained, folder: str) -> Any:
-    """The same without an adapter."""
+    """Read a classifier without an adapter."""
     model = read(AutoModelForSequenceClassification, source, folder, num_labels=1)
     return for_reading(keep_layers(model, source.layers))
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
-    """A pre-trained encoder with the head of masked language modelling, new if there is none, with the layers in
-    `source`."""
+    """Read a pre-trained encoder with its head of masked language modelling, new if there is none, with the layers
+    in `source`.
+    """
     if is_decoder(config := huggingface_config(source)):
         raise UserError(
             f"model: {source.model}: a {config.model_type} model predicts no masked tokens; accepted: an "
@@ -165,12 +168,12 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
 
 
 def _has_decoder(source: Pretrained) -> bool:
-    """Whether a pre-trained model is an encoder-decoder."""
+    """Check whether a pre-trained model is an encoder-decoder."""
     return type(huggingface_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes of a model in training differ, by its modules or by what its config says."""
+    """Check whether two passes of a model in training differ, by its modules or by its config."""
     shares = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     configs = [module.config for module in model.modules() if hasattr(module, "config")]
     shares += [getattr(config, name, 0.0) for config in configs for name in DROPOUTS]
@@ -221,8 +224,9 @@ def shapes_alone() -> Iterator[None]:
 
 
 def read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:
-    """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded, or if its weights and its
-    `config.json` do not belong together."""
+    """Read a pre-trained model with the dropout in `source`. UserError if it cannot be loaded, or if its weights and
+    its `config.json` do not belong together.
+    """
     return _read(auto, source, folder, **options)[0]
 
 

@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Config)
 
 
 def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Damaged where a file of the folder is cut or lost."""
+    """Make a loader raise Damaged if a file of the folder is cut or lost."""
 
     @functools.wraps(load)
     def loaded(folder: Path, *arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(folder: Path) -> None:
-    """Damaged where a file of a saved model is cut or lost."""
+    """Raise Damaged if a file of a saved model is cut or lost."""
     _check_there(folder, MODEL_CONFIG)
     for tower in {tokenizer_file(folder).parent, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILES[0]}"))}:
         _check_there(tower, TOKENIZER_FILES[0])
@@ -58,13 +58,13 @@ def check(folder: Path) -> None:
 
 
 def _check_there(folder: Path, *names: str) -> None:
-    """Damaged where a folder has none of some files."""
+    """Raise Damaged if a folder has none of some files."""
     if not any((folder / name).is_file() for name in names):
         raise Damaged(f"{folder}: no {names[0]}", folder)
 
 
 def load_config(kind: type[C], folder: Path) -> C:
-    """The config that `save_modules` wrote."""
+    """Load the config that `save_modules` wrote."""
     path = folder / MODEL_CONFIG
     return parse(kind, read_json(path), where=str(path))
 
@@ -91,20 +91,20 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 
 @_of_folder
 def load_language_model(folder: Path, auto: Any) -> Any:
-    """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
+    """Load a language model that `save_tower` wrote. `auto` is the Hugging Face class to load it with."""
     saved = adapter_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
     return saved or _whole(auto, folder, unused=".pooler.")  # of an encoder with a decoder made of it
 
 
 @_of_folder
 def load_causal_language_model(folder: Path) -> Any:
-    """A causal language model that `save_tower` wrote."""
+    """Load a causal language model that `save_tower` wrote."""
     return adapter_base.saved(pretrained.plain_causal_language_model, folder) or _whole(AutoModelForCausalLM, folder)
 
 
 @_of_folder
 def load_masked_language_model(folder: Path) -> Any:
-    """A masked language model that `save_tower` wrote."""
+    """Load a masked language model that `save_tower` wrote."""
     return _whole(AutoModelForMaskedLM, folder)
 
 

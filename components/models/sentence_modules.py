@@ -182,7 +182,7 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
 
 
 def _saved_template(source: CrossEncoderConfig) -> str | None:
-    """The template of pairs that a ranker of ours has in its tokenizer."""
+    """Return the template of pairs that a ranker of ours has in its tokenizer."""
     saved = _json(source, MODEL_CONFIG) or {}
     return saved.get("template") if saved.get("kind") == source.kind else None
 
@@ -195,7 +195,7 @@ def _refuse(source: Pretrained, problem: str, accepted: str) -> NoReturn:
 
 
 def _json(source: Pretrained, name: str) -> Any:
-    """The content of a file of the model; None if there is no such file."""
+    """Read a JSON file of the model, or return None if there is no such file."""
     path = pretrained.file_of(source, name)
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def _module(source: Pretrained, kind: str, path: str) -> _Module:
 
 
 def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Module]]:
-    """The modules that a text of each side goes through."""
+    """Return the modules that a text of each side goes through."""
     first, *after = modules
     if first.kind not in ("Router", "Asym"):
         return {"shared": modules}
@@ -240,7 +240,7 @@ def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Modul
 
 
 def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
-    """One side's modules by kind; UserError if they are others than ours or in another order."""
+    """Return a side's modules by kind. UserError for modules that we do not have, or in another order."""
     kinds = [module.kind for module in chain]
     if kinds[:2] != _ORDER[:2] or kinds != [kind for kind in _ORDER if kind in kinds]:
         _refuse(
@@ -252,7 +252,7 @@ def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
 
 
 def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
-    """What both sides have."""
+    """Return the value that both sides share. UserError if they differ."""
     if len(set(values)) > 1:
         _refuse(source, f"queries and documents differ in {kind}: {listing(values)}", "the same for both")
     return values[0]

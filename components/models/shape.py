@@ -104,7 +104,7 @@ def _cached(config: Pretrained) -> list[Path]:
 
 
 def _read(config: dict[str, Any]) -> ModelShape | None:
-    """The shape in a config.json of BERT's kind, DistilBERT's or T5's; None in another file of that name."""
+    """Read the shape from a config.json of BERT's kind, DistilBERT's or T5's. None for any other file of that name."""
     width = config.get("hidden_size") or config.get("dim") or config.get("d_model")
     layers = config.get("num_hidden_layers") or config.get("n_layers") or config.get("num_layers")
     if not width or not layers:

@@ -65,7 +65,7 @@ def reading_pairs_by(tokenizer: Any, template: str) -> Any:
 
 
 def token_id(tokenizer: Any, token: str, *, key: str) -> int:
-    """The id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
+    """Return the id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
     number = tokenizer.get_vocab().get(token)
     if number is None:
         parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
@@ -96,7 +96,7 @@ def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
 def _with_around(
     tokenizer: Any, before: list[int], after: list[int], pair: tuple[list[int], list[int], list[int]]
 ) -> Any:
-    """A tokenizer with these tokens before and after one text, and before, between and after a pair.
+    """Return a tokenizer with these tokens before and after a text, and before, between and after a pair.
 
     It is of the class that takes its file as it is: those of models (Qwen's, Llama's) put parts of their own in place
     of the file's when they load it.

@@ -61,7 +61,7 @@ def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
 
 
 def best(folder: Path, state: TrainingState) -> Path:
-    """Where the first worker has written the weights of the best validation. Other nodes may not see them."""
+    """Return where the first worker has written the weights of the best validation. Other nodes may not see them."""
     assert state.best is not None
     return _path(folder, "best", state.best.update)
 
@@ -176,5 +176,7 @@ def _once(objective: nn.Module) -> dict[str, Tensor]:
 
 
 def _place(value: Tensor) -> Any:
-    """Where a weight lies. Of a sharded one a worker may have no row, and then all such lie nowhere."""
+    """Return where a weight lies. A worker may have no row of a sharded weight, and then all such weights lie
+    nowhere.
+    """
     return id(value) if sharding.is_sharded(value) else (value.data_ptr(), value.shape)

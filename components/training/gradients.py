@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def share(rows: list[T], parts: int, part: int) -> list[T]:
-    """One worker's consecutive share of a batch; ValueError where it does not come out even."""
+    """Take a worker's consecutive share of a batch. ValueError if it does not come out even."""
     if len(rows) % parts:
         raise ValueError(f"a batch of {len(rows)} rows cannot be shared among {parts} workers or parts evenly")
     size = len(rows) // parts
@@ -72,11 +72,11 @@ def add_gradients(
 
 
 def not_finite(losses: Losses, norm: float) -> str:
-    """Which losses are no finite numbers, or that the gradient's length is none; nothing where all are."""
+    """Say which losses are not finite, or that the gradient's norm is not. Empty if all are."""
     values = losses if not all(map(math.isfinite, losses.values())) else {"the gradient": norm}
     return ", ".join(f"{name} is {value}" for name, value in values.items() if not math.isfinite(value))
 
 
 def products(config: TrainConfig, device: torch.device) -> str:
-    """The precision of a training's products; of weights in bf16 they are in bf16 whatever the device has."""
+    """Return the precision of a training's products. With weights in bf16 they are in bf16 on every device."""
     return "bf16" if config.weights == "bf16" else computed(config.precision, device.type)

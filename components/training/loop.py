@@ -217,7 +217,7 @@ def _update(
     rate: float,
     device: torch.device,
 ) -> tuple[Losses, float]:
-    """One update; the global means of the loss terms, and the gradient's norm."""
+    """Make an update. Return the global means of the loss terms, and the gradient's norm."""
     objective.train()
     objective.zero_grad(set_to_none=True)
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)

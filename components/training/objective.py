@@ -127,19 +127,19 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def rows(self) -> int:
-        """How many rows the table has."""
+        """Return the number of rows of the table."""
 
     @abstractmethod
     def collate(self, visits: list[Visit]) -> Any:
-        """The batch of some rows, on the CPU: a named tuple of tensors and of such tuples."""
+        """Return the batch of some rows, on the CPU: a named tuple of tensors and of such tuples."""
 
     @abstractmethod
     def encode(self, batch: Any) -> Any:
-        """What the model says of each text or pair of a batch."""
+        """Return the model's representation of each text or pair of a batch."""
 
     @abstractmethod
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
-        """Each loss term's weighted sum over this worker's rows."""
+        """Return each loss term's weighted sum over this worker's rows."""
 
     def evaluate(self, scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
         """Compute each loss term over the scores that it looks over, at this update."""
@@ -160,7 +160,7 @@ class Objective(nn.Module, ABC):
         return self.products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
-        """(N,) values of each validation measure, or of what `summarise` makes one of, for the rows of a batch.
+        """Return the values (N,) of each validation measure for the rows of a batch, or values for `summarise`.
 
         Without a measure `loss` of its own, an objective's held-out loss is the sum of its terms.
         """
@@ -182,7 +182,7 @@ class Objective(nn.Module, ABC):
         self._frozen[name] = module.requires_grad_(False).eval()
 
     def frozen(self, name: str) -> Any:
-        """The module that `add_frozen` was given."""
+        """Return the module that `add_frozen` was given."""
         return self._frozen[name]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -222,7 +222,7 @@ def ranking_measures(lists: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 
 def best_rank(scores: Tensor, targets: Tensor) -> int:
-    """The rank, from 1, of the best-scored candidate with a target; ties count against it."""
+    """Return the rank, from 1, of the best-scored candidate with a target. Ties count against it."""
     best = scores[targets > 0].max()
     return int((scores[targets <= 0] >= best).sum()) + 1
 

@@ -117,8 +117,9 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
 
 
 def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
-    """What a backward pass needs waits in the machine's memory: whole batches may be more than fit on an accelerator,
-    where the training itself goes in pieces."""
+    """Keep what a backward pass needs in the machine's memory. Whole batches may not fit on an accelerator, where
+    the training itself goes in pieces.
+    """
     return nullcontext() if device.type == "cpu" else torch.autograd.graph.save_on_cpu()
 
 

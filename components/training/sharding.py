@@ -53,18 +53,19 @@ def layers(module: nn.Module) -> list[nn.Module]:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this worker has a part of a tensor."""
+    """Check whether this worker has only a part of a tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the parts of all workers, who must all ask."""
+    """Return a tensor with the parts of all workers. All workers must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def at_first(tensor: Tensor) -> Tensor:
-    """A sharded tensor as a whole one in the first worker's memory, and nothing elsewhere; any other as it is. All
-    workers must ask."""
+    """Return a sharded tensor whole in the first worker's memory, and empty on the rest. Any other tensor is
+    unchanged. All workers must call this.
+    """
     if not isinstance(tensor, DTensor):
         return tensor
     full = tensor.full_tensor()
@@ -114,7 +115,7 @@ class Part(nn.Parameter):
 
 
 def updated(parameter: Tensor) -> Tensor:
-    """What the optimizer updates of a parameter: all of it, or this worker's part."""
+    """Return what the optimizer updates of a parameter: all of it, or this worker's part."""
     if not isinstance(parameter, DTensor):
         return parameter
     part = Part(parameter._local_tensor.detach())
@@ -123,7 +124,7 @@ def updated(parameter: Tensor) -> Tensor:
 
 
 def parameter_of(updated: Tensor) -> Tensor:
-    """The parameter that the optimizer has, or has a part of."""
+    """Return the parameter that the optimizer has, or has a part of."""
     return updated.whole if isinstance(updated, Part) else updated
 
 

@@ -10,8 +10,9 @@ from sparring.workflows.store.store import Store
 
 
 def plan_text(wanted: list[Step], store: Store) -> str:
-    """A table of the steps that lead to the wanted ones, inputs first, and how many are to run. The phase is `-` if
-    the recipe names none."""
+    """Tabulate the steps that lead to the wanted steps, inputs first, and count those that are to run. The phase is
+    `-` if the recipe names none.
+    """
     rows = [("label", "phase", "step", "state", "where")]
     for node, state in states(wanted, store):
         record = store.record(node)

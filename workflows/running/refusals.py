@@ -76,7 +76,7 @@ class Refusals:
                 continue  # such as a file that cannot be had: the step itself fails by it, and keeps the traceback
 
     def after(self, node: Step) -> None:
-        """The same when a step is done."""
+        """Check again after a step is done."""
         with self._lock:  # steps that run at once are done at once
             self._undone.discard(node.fingerprint)
             self.check()

@@ -141,7 +141,7 @@ def _depends_on(node: Step, unfinished: set[str]) -> bool:
 
 
 def _chain_lengths(waiting: list[Step]) -> dict[str, int]:
-    """For each step, the length of the longest chain of steps that begins with it."""
+    """Return for each step the length of the longest chain of steps that begins with it."""
     lengths = {node.fingerprint: 1 for node in waiting}
     for node in reversed(waiting):
         for before in node.upstream:

@@ -23,7 +23,7 @@ twice as much time has passed, and at least every two minutes."""
 
 @contextmanager
 def progress_view(forecast: Forecast | None = None) -> Iterator["ProgressView"]:
-    """A view that is drawn until the block ends."""
+    """Draw a view until the block ends."""
     view = ProgressView(forecast)
     try:
         with repeated(0.25, view.look):
@@ -75,7 +75,7 @@ class ProgressView:
         (out / PROGRESS).unlink(missing_ok=True)
 
     def _named(self, title: str) -> str:
-        """A step's title, with the other driver that is running it."""
+        """Return a step's title, with the other driver that is running it."""
         return f"{title} (in {self._holders[title]})" if title in self._holders else title
 
     def print(self, line: str, *shorter: str) -> None:
@@ -91,7 +91,7 @@ class ProgressView:
             (self._draw if self._terminal or self._area is not None else self._tell)()
 
     def time_left(self) -> str:
-        """The whole run's time left, in words; empty where nothing was estimated."""
+        """Describe the remaining time of the whole run. Empty if nothing was estimated."""
         if self._forecast is None or not self._forecast.total or self._forecast.over:
             return ""
         now = time.monotonic()
@@ -140,7 +140,7 @@ class ProgressView:
 
 
 def notebook_area() -> Any:
-    """A new output area of the notebook that this process serves, which can be drawn anew. None elsewhere."""
+    """Open an output area of the notebook that this process serves, which can be redrawn. None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if not hasattr(shell, "kernel"):  # a terminal, or none
@@ -151,7 +151,7 @@ def notebook_area() -> Any:
 
 
 def columns() -> int:
-    """How many characters a line may have: one less than the terminal has columns, or 99 where there is none."""
+    """Return the width of a line: one less than the terminal has columns, or 99 without a terminal."""
     return shutil.get_terminal_size((100, 24)).columns - 1
 
 

@@ -21,7 +21,7 @@ class NotMade(UserError):
         """Of the step that makes it and of its artifact, and whether it was made before."""
 
     def as_in(self, nodes: Iterable[Step]) -> Self:
-        """The same with the label that a graph has for the step: another experiment may have made it."""
+        """Return this error with the label that a graph has for the step, which another experiment may have made."""
         label = next((node.label for node in nodes if node.name == self.name), self.label)
         return type(self)(str(self).replace(repr(self.label), repr(label)), label, self.name, again=self.again)
 
@@ -53,7 +53,7 @@ def remade(error: UserError) -> UserError:
 
 
 def damage(places: Iterable[Path]) -> Damaged | None:
-    """What is wrong with the first damaged file in some folders; None where all files are whole."""
+    """Describe the first damaged file in some folders, or return None if all files are whole."""
     for place in places:
         try:
             check_whole(place)
@@ -63,7 +63,7 @@ def damage(places: Iterable[Path]) -> Damaged | None:
 
 
 def finished(store: Store, node: Step) -> dict[str, Any]:
-    """A step's record; NotMade where the step is not done."""
+    """Return a step's record. NotMade if the step is not done."""
     record = store.record(node)
     if record is None:
         raise NotMade(f"the step {node.label!r} is not done; run it first", node.label, node.name, again=False)

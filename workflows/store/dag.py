@@ -108,21 +108,21 @@ class Step:
 
     @property
     def description(self) -> Description:
-        """What the step's function says of itself."""
+        """Return the description of the step's function."""
         return description(self.function)
 
     @property
     def name(self) -> str:
-        """The directory's name in the store."""
+        """Return the directory's name in the store."""
         return f"{self.function.__name__}-{self.fingerprint[:12]}"
 
     @cached_property
     def upstream(self) -> list["Step"]:
-        """The steps among the inputs, in order."""
+        """Return the steps among the inputs, in order."""
         return list(steps_in(self.inputs))
 
     def reads(self, before: "Step", files: str) -> bool:
-        """Whether the step reads files (a glob pattern) of an input's artifact."""
+        """Check whether the step reads files (a glob pattern) of an input's artifact."""
         carries = self.description.carries
         return files not in before.description.carried or any(
             self.inputs[name].fingerprint == before.fingerprint and does(self.inputs) for name, does in carries.items()
@@ -130,18 +130,18 @@ class Step:
 
 
 def function_name(function: Function) -> str:
-    """The dotted path of a step's function, as identities and records have it."""
+    """Return the dotted path of a step's function, as identities and records have it."""
     return modules.canonical(f"{function.__module__}.{function.__qualname__}")
 
 
 def description(function: Function) -> Description:
-    """What a step function says of itself."""
+    """Return the description of a step function."""
     return getattr(function, "description", UNDESCRIBED)
 
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """ValueError where this block makes more than `MOST_STEPS` steps, as a number that is absurd would."""
+    """Raise ValueError if this block makes more than `MOST_STEPS` steps, as an absurd number in a config would."""
     if _counter.get() is not None:  # what is around this block counts already
         yield
         return
@@ -265,7 +265,7 @@ def _modules_in(value: Any) -> Iterator[str]:
 
 
 def canonical(value: Any) -> Any:
-    """The JSON form of a value in a fingerprint; TypeError if it has no stable one."""
+    """Return the JSON form of a value in a fingerprint. TypeError if the value has no stable form."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Step):
@@ -301,7 +301,7 @@ def steps_in(value: Any) -> Iterator[Step]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What inputs hold, in mappings and lists too, in order; of plain values nothing."""
+    """Yield the leaves of inputs in order, also of mappings and lists. Plain values are left out."""
     if isinstance(value, PLAIN):
         return
     if isinstance(value, (Mapping, list, tuple)):
@@ -312,7 +312,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def graph(wanted: Iterable[Step]) -> list[Step]:
-    """The wanted steps and all that they depend on, each once, inputs first."""
+    """Return the wanted steps and all that they depend on, each once, inputs first."""
     ordered: dict[str, Step] = {}
 
     def visit(node: Step) -> None:

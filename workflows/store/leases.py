@@ -23,8 +23,9 @@ RENEW_SECONDS, EXPIRE_SECONDS = 10.0, 60.0
 
 
 def read_leases(root: Path) -> dict[str, Any]:
-    """The contents of the leases in a store that have not expired, by the artifact's name and by S3's clock: those of
-    two machines differ."""
+    """Return the contents of unexpired leases in a store, by artifact name. S3's clock decides: those of two
+    machines differ.
+    """
     folder = root / LEASES
     ages = s3.ages(folder)
     contents = s3.read_json([folder / name for name, age in ages.items() if age < EXPIRE_SECONDS])
@@ -32,7 +33,7 @@ def read_leases(root: Path) -> dict[str, Any]:
 
 
 def lease_path(out: Path) -> Path:
-    """Where the lease of an artifact is."""
+    """Return the place of an artifact's lease."""
     return out.parent / LEASES / out.name
 
 
@@ -116,7 +117,7 @@ def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
 
 
 def _contents(out: Path) -> dict[str, Any]:
-    """What a driver writes into a lease. The nonce makes each version differ from the one before."""
+    """Return what a driver writes into a lease. The nonce makes each version differ from the one before."""
     return {
         "holder": driver_name(),
         "cache": _cache_id(out.parent),
@@ -126,7 +127,7 @@ def _contents(out: Path) -> dict[str, Any]:
 
 
 def _cache_id(root: Path) -> str:
-    """What identifies this cache of a store."""
+    """Identify this cache of a store."""
     path = root / ".cache-id"
     if not path.exists():
         with suppress(FileExistsError), replacing(path) as temporary:

@@ -35,13 +35,13 @@ def pending(requested: Iterable[Step], store: Store, *, complete: bool = False) 
 
 
 def _is_readable(before: Step, node: Step, store: Store) -> bool:
-    """Whether a step finds all that it reads of an input's artifact."""
+    """Check whether all files that a step reads of an input's artifact are there."""
     record = store.record(before)
     return record is not None and not any(node.reads(before, files) for files in record["dropped"])
 
 
 def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
-    """Every step of the graph with its state."""
+    """Return every step of the graph with its state."""
     waiting = pending(wanted, store)
     fingerprints, started = {node.fingerprint for node in waiting}, store.started(waiting)
 

@@ -62,7 +62,7 @@ def local_path(location: str | Path) -> Path:
 
 
 def is_cached(path: Path) -> bool:
-    """Whether a path is one in a cache of S3, on this node or another."""
+    """Check whether a path lies in a cache of S3, on this node or another."""
     return SCHEME in path.parts
 
 
@@ -78,7 +78,7 @@ def url(path: Path) -> str:
 
 
 def _bucket_and_key(path: Path) -> dict[str, str]:
-    """The arguments by which S3's own operations take an object."""
+    """Return an object's arguments for S3's own operations."""
     bucket, _, key = object_path(path).partition("/")
     return {"Bucket": bucket, "Key": key}
 
@@ -119,7 +119,7 @@ def _answered(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def check_access(path: Path) -> None:
-    """UserError if a path is in a cache of S3 and its bucket cannot be used."""
+    """Raise UserError if a path is in a cache of S3 and its bucket cannot be used."""
     if not is_cached(path):
         return
     name, bucket = f"--store {url(path)}", _bucket_and_key(path)["Bucket"]
@@ -139,7 +139,7 @@ def check_access(path: Path) -> None:
 
 
 def ray_storage(path: Path) -> dict[str, Any]:
-    """A path that all nodes can use, as arguments of Ray Train's RunConfig."""
+    """Return a path that all nodes can use, as arguments of Ray Train's RunConfig."""
     if not is_cached(path):
         return {"storage_path": str(path)}
     from pyarrow.fs import FSSpecHandler, PyFileSystem
@@ -207,7 +207,7 @@ def delete_if(path: Path, etag: str) -> None:
 
 @_answered
 def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
-    """The objects at those of the paths where there is one, read by one batch of requests."""
+    """Read the objects that exist at some paths, by one batch of requests."""
     bodies = file_system().cat([object_path(path) for path in paths], on_error="return") if paths else {}
     for body in bodies.values():
         if isinstance(body, BaseException) and not isinstance(body, FileNotFoundError):
@@ -216,13 +216,13 @@ def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
 
 
 def read_json(paths: list[Path]) -> dict[Path, Any]:
-    """The same, of JSON objects; Damaged for one that is none."""
+    """Read JSON objects like `read_bodies`. Damaged for an object that is no JSON."""
     return {path: parsed(body, path, url(path)) for path, body in read_bodies(paths).items()}
 
 
 @_answered
 def read_version(path: Path) -> tuple[str, Any] | None:
-    """The ETag and the JSON of an object, or None if there is none; Damaged where it is no JSON."""
+    """Return the ETag and the JSON of an object, or None if there is none. Damaged if it is no JSON."""
     try:
         etag = str(file_system().info(object_path(path))["ETag"])
         return etag, parsed(file_system().cat_file(object_path(path)), path, url(path))
@@ -257,5 +257,5 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
+    """Shorten an error to one line."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -118,7 +118,7 @@ def _complete_files(remote: s3.Listing) -> s3.Listing:
 
 
 def _local_files(artifact: Path, path: Path) -> set[str]:
-    """The files of an artifact at or below a path of the cache, relative to the artifact."""
+    """Return the files of an artifact at or below a path of the cache, relative to the artifact."""
     files = [path] if path.is_file() else path.rglob("*")
     names = (str(file.relative_to(artifact)) for file in files if file.is_file())
     return {name for name in names if is_made(name)}
@@ -172,7 +172,7 @@ def _upload_file(artifact: Path, name: str) -> None:
 
 
 def _artifact_of(path: Path) -> Path:
-    """The directory of the artifact that a path belongs to."""
+    """Return the directory of the artifact that a path belongs to."""
     for folder in (path, *path.parents):
         if re.fullmatch(r"\w+-[0-9a-f]{12}", folder.name):
             return folder
