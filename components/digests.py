@@ -16,14 +16,14 @@ def digest(path: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """The same, from a cache by path, size and time of change: a large file is read once for as long as these stay."""
+    """Return a file's digest from a cache by path, size and time of change, so that a large file is read once."""
     status = path.stat()
     key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
-    known = _read()
-    if key not in known:
-        known[key] = digest(path)
-        _write(_read() | {key: known[key]})
-    return known[key]
+    digests = _read()
+    if key not in digests:
+        digests[key] = digest(path)
+        _write(_read() | {key: digests[key]})
+    return digests[key]
 
 
 def cache() -> Path:
@@ -34,14 +34,14 @@ def cache() -> Path:
 
 def _read() -> dict[str, str]:
     try:
-        known = json.loads(cache().read_text(encoding="utf-8"))
+        digests = json.loads(cache().read_text(encoding="utf-8"))
     except (OSError, ValueError):  # without the cache digests are computed anew
         return {}
-    return known if isinstance(known, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
-def _write(known: dict[str, str]) -> None:
-    """Replace the cache by one rename. Of two writers at the same time, one's digests are lost and computed again."""
+def _write(digests: dict[str, str]) -> None:
+    """Replace the cache by a rename. If two processes write at the same time, the lost digests are computed again."""
     with contextlib.suppress(OSError):  # a home directory that is read-only costs time, not results
         cache().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache(), known)
+        write_json(cache(), digests)

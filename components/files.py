@@ -69,12 +69,14 @@ def replacing(path: Path, *, same: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which is renamed to it when the block succeeds and removed when it fails. What
-    killed processes have left of such folders is removed first; UserError where another process was quicker."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
-        with suppress(OSError), _locked(left) as alone:
+    """Open a temporary folder next to `path`, which is renamed to it on success and removed on failure.
+
+    Such folders of killed processes are removed first. UserError if another process was quicker.
+    """
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
+        with suppress(OSError), _locked(stale) as alone:
             if alone:
-                shutil.rmtree(left)
+                shutil.rmtree(stale)
     with ExitStack() as until_renamed, replacing(path, same=False) as temporary:
         begun = temporary.with_name(f"{temporary.name}.new")  # which nobody takes for a rest before it is locked
         begun.mkdir(parents=True)
@@ -97,20 +99,19 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """A file's name for each name, no two the same: its letters, digits and what is harmless in a file's name, with
-    hyphens in place of all else.
+    """Return a distinct file name for each name. Characters that may do harm in a file name become hyphens.
 
     >>> file_names(["BM25 + start: a/b", "BM25 + start, a/b", "start,-a-b"])
     {'BM25 + start: a/b': 'BM25-+-start-a-b', 'BM25 + start, a/b': 'BM25-+-start,-a-b', 'start,-a-b': 'start,-a-b'}
     >>> file_names(["a b", "a/b", "..", "a-b"])
     {'a b': 'a-b', 'a/b': 'a-b-2', '..': '-', 'a-b': 'a-b-3'}
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"^\.+|[^\w.,+()@=-]+", "-", name.replace(": ", "-"))
         numbered = (plain if number == 1 else f"{plain}-{number}" for number in count(1))
-        found[name] = next(one for one in numbered if one not in found.values())
-    return found
+        chosen[name] = next(candidate for candidate in numbered if candidate not in chosen.values())
+    return chosen
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
@@ -166,21 +167,24 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 def check_whole(path: Path) -> None:
-    """Damaged where a file, or one in a folder, is not whole: JSON, safetensors, Parquet or an array, by its name. What
-    is hidden is others' business: a file that is being written, notes of a cache."""
+    """Raise Damaged if a file, or a file in a folder, is not whole: JSON, safetensors, Parquet or an array, by its
+    name.
+
+    Hidden files are skipped: they are being written, or belong to a cache.
+    """
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        what, opening = _OPENED.get(file.suffix, ("", None))
+        complaint, reader = _OPENED.get(file.suffix, ("", None))
         hidden = file != path and any(part.startswith(".") for part in file.relative_to(path).parts)
-        if opening is None or hidden or not file.is_file():
+        if reader is None or hidden or not file.is_file():
             continue
         try:
-            opening(file)
+            reader(file)
         except Exception as error:  # each library's own; Arrow's may be an OSError, but of no system call
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = str(error).splitlines()[0].rstrip(".")
-            why = "" if "pickle" in reason else f": {reason}"  # NumPy's advice, to load it unsafely
-            raise Damaged(f"{file}: {what}{why}", file) from None
+            detail = "" if "pickle" in reason else f": {reason}"  # NumPy's advice, to load it unsafely
+            raise Damaged(f"{file}: {complaint}{detail}", file) from None
 
 
 def _open_safetensors(file: Path) -> None:

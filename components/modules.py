@@ -170,15 +170,17 @@ def _folder_of(package: str) -> Path | str:
 
 @lru_cache(maxsize=4096)
 def _source(name: str, path: Path, time: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """A module's source without comments, and the modules that it may import, those that contain them included."""
-    tree, found = syntax(path), [name]
+    """Return a module's source without comments, and the modules and packages that it may import."""
+    tree, names = syntax(path), [name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
             module = ".".join(part for part in (base, node.module) if part)
-            found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    containing = (".".join(each.split(".")[:end]) for each in found for end in range(1, each.count(".") + 2))
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+    containing = (
+        ".".join(imported.split(".")[:end]) for imported in names for end in range(1, imported.count(".") + 2)
+    )
     return ast.unparse(tree), tuple(dict.fromkeys(containing))

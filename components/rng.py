@@ -23,5 +23,5 @@ def keyed_int(*key: Any) -> int:
 
 
 def keyed_sample(ids: Iterable[str], count: int, *key: Any) -> set[str]:
-    """At most `count` of the ids, in whatever order they come: those whose integers under the key are smallest."""
-    return {one for _, one in nsmallest(count, ((keyed_int(*key, one), one) for one in ids))}
+    """Sample at most `count` ids, independent of their order: those whose integers under the key are smallest."""
+    return {name for _, name in nsmallest(count, ((keyed_int(*key, name), name) for name in ids))}

@@ -89,17 +89,17 @@ def so_far() -> list[Interval]:
 
 
 def condensed(intervals: list[Interval]) -> list[Interval]:
-    """One interval for each node and kind, as long as all of that kind together and laid end to end.
+    """Merge intervals: for each node and kind an interval as long as all of that kind, laid end to end.
 
-    A moment of a node counts once, for the first of `KINDS`. A pause in which nothing was recorded, such as one between
-    two attempts of a step, stays: what lies before it and after it is condensed apart.
+    A moment of a node counts once, for the first of `KINDS`. Pauses in which nothing was recorded, such as between two
+    attempts of a step, stay: intervals before and after a pause are merged separately.
     """
     result = []
     for stretch in _stretches(intervals):
         for node in dict.fromkeys(interval.node for interval in stretch):
-            own = [interval for interval in stretch if interval.node == node]
-            began = min(interval.began for interval in own)
-            for kind, seconds in _by_kind(own).items():
+            of_node = [interval for interval in stretch if interval.node == node]
+            began = min(interval.began for interval in of_node)
+            for kind, seconds in _by_kind(of_node).items():
                 result.append(Interval(kind, began, began + seconds, node))
                 began += seconds
     return [interval for interval in result if interval.ended > interval.began]
@@ -118,10 +118,10 @@ def _stretches(intervals: list[Interval]) -> list[list[Interval]]:
 
 
 def compute_seconds(intervals: list[Interval]) -> dict[str, float]:
-    """For each node that computed, the seconds in which any of its processes did."""
+    """Return, for each node that computed, the seconds in which any of its processes did."""
     computing = [interval for interval in intervals if interval.kind == "compute"]
     nodes = sorted({interval.node for interval in computing})
-    return {node: round(covered([one for one in computing if one.node == node]), 3) for node in nodes}
+    return {node: round(covered([interval for interval in computing if interval.node == node]), 3) for node in nodes}
 
 
 def seconds_by_kind(intervals: list[Interval]) -> dict[Kind, float]:

@@ -51,7 +51,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The mapping in a YAML file, merged over that of its base: the file that its key `base` names, relative to it.
+    """Read the mapping in a YAML file, merged over that of its base: the file that its key `base` names, relative to
+    it.
 
     UserError if a file is its own base.
     """
@@ -65,9 +66,9 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
     below = path.parent / base
     if not below.exists():
-        beside = [os.path.relpath(one, path.parent) for one in below.parent.glob("*.yaml")]
+        siblings = [os.path.relpath(file, path.parent) for file in below.parent.glob("*.yaml")]
         raise UserError(
-            f"{path}: base: {below}: there is no such file{did_you_mean(base, beside)}", code="missing-file"
+            f"{path}: base: {below}: there is no such file{did_you_mean(base, siblings)}", code="missing-file"
         )
     return merged(tree, read_based(below, (*above, path.resolve())))
 
@@ -104,8 +105,8 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-for _own in (_Strict, _Plain):
-    _own.add_implicit_resolver(
+for _loader in (_Strict, _Plain):
+    _loader.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
     )
 
@@ -153,14 +154,14 @@ def _value(text: str) -> Any:
         raise yaml.YAMLError(str(error)) from None
 
 
-def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """How many values a node has, those of aliases as often as they are named; YAMLError where they are too many."""
-    if id(node) not in known:
-        known[id(node)] = None
+def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
+    """Count the values of a node, those of aliases as often as they are named. YAMLError if there are too many."""
+    if id(node) not in sizes:
+        sizes[id(node)] = None
         parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        inside = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-        known[id(node)] = 1 + sum(_size(one, known) for one in inside)
-    size = known[id(node)]
+        inside = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_size(child, sizes) for child in inside)
+    size = sizes[id(node)]
     if size is None or size > VALUES:
         problem = "an alias that holds itself" if size is None else f"more than {VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
@@ -198,7 +199,7 @@ def override(tree: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
 
 
 def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
-    """Give the key at `key.path` of a tree a value. UserError, which begins with `where`, if it cannot have one."""
+    """Set the key at `key.path` of a tree. UserError, which begins with `where`, if the key cannot have a value."""
     node: Any = tree
     *parents, last = path.split(".")
     for parent in parents:
@@ -213,7 +214,7 @@ def assign(tree: dict[str, Any], path: str, value: Any, *, where: str) -> None:
 
 
 def _child(node: Any, key: str, where: str) -> Any:
-    """The child at a key, which is made if there is none, or at a position of a list."""
+    """Return the child at a key, made if it is missing, or at a position of a list."""
     if isinstance(node, list):
         if key not in map(str, range(len(node))):  # int() refuses some digits, and takes others than 0 to 9
             raise UserError(f"{where}: {key!r} is not a position in a list of {len(node)}")

@@ -100,7 +100,7 @@ def main(words: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # it may have fewer characters than a text, as with LANG=C
         sys.stdout.reconfigure(errors="backslashreplace")
     for word in sys.argv[1:] if words is None else words:
-        if any("\ud800" <= one <= "\udfff" for one in word):
+        if any("\ud800" <= character <= "\udfff" for character in word):
             print(
                 f"error: argument {word!a}: not UTF-8. Write it in UTF-8; rename a file or folder that is called so, "
                 "or enter the folder and give `.`",
@@ -129,11 +129,11 @@ def main(words: list[str] | None = None) -> int:
         print(without_passwords(f"failed: {error}\n{MENDED}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        how = "Terminated." if terminated.is_set() else "Interrupted."
+        reason = "Terminated." if terminated.is_set() else "Interrupted."
         # Others, and `plan`, run no steps; what `chaos` runs is removed.
         runs = hasattr(arguments, "cluster") and not {"estimate", "kills"} & vars(arguments).keys()
         kept = f" {KEPT}" if runs else ""
-        print(f"\n{str(stop) or how + kept}", file=sys.stderr)
+        print(f"\n{str(stop) or reason + kept}", file=sys.stderr)
         return 143 if terminated.is_set() else 130
     except BrokenPipeError:  # the reader of our output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -146,11 +146,11 @@ def main(words: list[str] | None = None) -> int:
             if lost := shared_arguments.damaged(arguments):  # Arrow's, of no system call
                 return _said(lost, arguments)
             raise
-        where = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
+        place = f"{error.filename}: " if error.filename else _output() or _disks(arguments)
         if error.errno in OF_RIGHTS and error.filename:
-            print(f"error: {where}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
+            print(f"error: {place}{error.strerror}; accepted: {YOURS}", file=sys.stderr)
             return 2
-        print(f"failed: {where}{error.strerror}\n{MENDED}", file=sys.stderr)
+        print(f"failed: {place}{error.strerror}\n{MENDED}", file=sys.stderr)
         return 1
     except Exception:
         if lost := shared_arguments.damaged(arguments):
@@ -179,21 +179,21 @@ def _disks(arguments: argparse.Namespace) -> str:
 
 
 def _said(mistake: UserError, arguments: argparse.Namespace) -> int:
-    """Say what is wrong, with the command that makes what is not there."""
+    """Print what is wrong, with the command that makes a missing file. Return the exit status."""
     named, error = isinstance(getattr(arguments, "config", None), Path), remade(mistake)
     error = (
         shared_arguments.labelled_here(error, arguments)
         if named and isinstance(error, NotMade) and error.name
         else error
     )
-    said = str(error)
+    message = str(error)
     if isinstance(error, NotMade) and getattr(arguments, "known_as", None) is not None:
-        said = f"{error}: repeat the command"  # which sent this job, and knows no --until
+        message = f"{error}: repeat the command"  # which sent this job, and knows no --until
     elif isinstance(error, NotMade):
-        others = shared_arguments.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
+        hint = shared_arguments.other_runs(arguments) if named and isinstance(mistake, NotMade) else ""
         finished = named and not error.again and shared_arguments.is_finished(arguments)
-        said = error.told(shared_arguments.run_command(arguments) if named else None, finished=finished) + others
-    print(without_passwords(f"error: {said}"), file=sys.stderr)
+        message = error.told(shared_arguments.run_command(arguments) if named else None, finished=finished) + hint
+    print(without_passwords(f"error: {message}"), file=sys.stderr)
     return 2
 
 
@@ -212,32 +212,32 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        found, others = super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
         # argparse gives no word behind an option to a positional argument that may be left out.
         for action in self._get_positional_actions():
-            if action.nargs == "?" and getattr(found, action.dest) is None and others and others[0][:1] != "-":
-                setattr(found, action.dest, self._get_value(action, others.pop(0)))
-        if others:
-            self.error(f"unrecognized arguments: {' '.join(others)}{self._hint(others[0].partition('=')[0])}")
-        return found, others
+            if action.nargs == "?" and getattr(parsed, action.dest) is None and rest and rest[0][:1] != "-":
+                setattr(parsed, action.dest, self._get_value(action, rest.pop(0)))
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._hint(rest[0].partition('=')[0])}")
+        return parsed, rest
 
     def _hint(self, option: str) -> str:
         if option in OF_ALL:
             return f"; accepted: before the command, {program()} {option} PLACE COMMAND ..."
         near = get_close_matches(option, [*self._option_string_actions, *OF_ALL], 1, 0.8)
-        return "".join(f"; did you mean {one}?" for one in near)
+        return "".join(f"; did you mean {match}?" for match in near)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             near = get_close_matches(str(value), map(str, action.choices or ()), 1)
-            error.message += "".join(f"; did you mean {one}?" for one in near)
+            error.message += "".join(f"; did you mean {match}?" for match in near)
             raise
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command with its arguments and its help."""
+    """Build the parser of all commands, with their arguments and help."""
     top = Parser(
         prog=program(),
         description="Train dense retrievers and rankers against each other on Ray.",
@@ -257,9 +257,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
-        about = module.__doc__ or ""
-        name, sentence = module.__name__.rpartition(".")[2], about.partition(". ")[0].rstrip(".")
-        sub = commands.add_parser(name, help=sentence, description=about)
+        description = module.__doc__ or ""
+        name, sentence = module.__name__.rpartition(".")[2], description.partition(". ")[0].rstrip(".")
+        sub = commands.add_parser(name, help=sentence, description=description)
         module.add_arguments(sub)
         sub.set_defaults(call=module.call, parser=top)
     return top

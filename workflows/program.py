@@ -29,14 +29,16 @@ def program() -> str:
     return f"python -m {NAME if called.parent.name == NAME else 'workflows'}"
 
 
-def located(path: Path, beside: Path | None = None) -> Path:
-    """A config file where the user is, or `beside` the config that names it, or one of the repository's, or a folder of
-    those: `configs/demo.yaml` and `configs/papers` are found from any folder."""
+def located(path: Path, referrer: Path | None = None) -> Path:
+    """Find a config file where the user is, next to the config that names it (`referrer`), or in the repository.
+
+    Folders of the repository's configs count too: `configs/demo.yaml` and `configs/papers` work in any folder.
+    """
     if path.exists():
         return path
     if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of them
         return ROOT / path
-    folders = [ROOT] if beside is None else [beside.parent, ROOT]
+    folders = [ROOT] if referrer is None else [referrer.parent, ROOT]
     return next((folder / path for folder in folders if (folder / path).is_file()), path)
 
 

@@ -51,7 +51,7 @@ def in_step() -> Iterator[None]:
 
 
 def is_unchunked() -> bool:
-    """Whether the caller is inside `unchunked`; whoever divides a batch by its own code must ask."""
+    """Check whether the caller is inside `unchunked`. Code that divides a batch itself must check this."""
     return _unchunked
 
 
@@ -82,7 +82,7 @@ def in_chunks(forward: Callable[[Any], Tensor], batch: Any, *, tokens: int, reco
 
 
 def _of_all_workers(chunks: int, device: torch.device) -> int:
-    """How many chunks each worker makes: as many as it has, or inside `in_step` as the one that has most."""
+    """Return how many chunks each worker makes: its own number, or inside `in_step` the largest of all workers."""
     if not _in_step:
         return chunks
     most = torch.tensor([chunks], device=device)
@@ -100,14 +100,14 @@ def checkpointed(forward: Callable[..., Tensor], *chunk: Any, recompute: bool) -
 
 
 def chunk_rows(lengths: Tensor, tokens: int) -> list[Tensor]:
-    """The rows of each chunk of at most `tokens` tokens, the longest texts first."""
+    """Return the rows of each chunk of at most `tokens` tokens, the longest texts first."""
     if _least > 1:
         tokens = min(tokens, -(-len(lengths) * int(lengths.max()) // _least))
     return [torch.from_numpy(rows).to(lengths.device) for rows in token_batches(lengths.cpu().numpy(), tokens)]
 
 
 def take_rows(batch: Any, rows: Tensor, longest: int) -> Any:
-    """Some rows of a batch, of which the longest has `longest` tokens, with no more padding than they need."""
+    """Take rows of a batch, cut to the padding that they need. The longest of them has `longest` tokens."""
     width = padded_width(longest)
     parts = [part if part is None else part[rows, :width] if part.ndim > 1 else part[rows] for part in batch]
     return type(batch)(*parts)

@@ -56,16 +56,18 @@ def use_fast_cpu_ops(model: nn.Module) -> None:
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether a model's attention can be replaced, and is a softmax of products alone: neither capped (Gemma 2) nor
-    with sinks (gpt-oss)."""
+    """Check whether a model's attention is a plain softmax of products: not capped (Gemma 2), without sinks
+    (gpt-oss).
+    """
     capped = getattr(model.config, "attn_logit_softcapping", None) is not None
     sinks = any(name.endswith("sinks") for name, _ in model.named_parameters())
     return bool(model._supports_attention_backend) and not capped and not sinks
 
 
 def keep_mask(shape: torch.Size, p: float, dtype: torch.dtype) -> Tensor:
-    """Numbers that are 0 with probability `p` (rounded to 1/65,536) and 1 otherwise, seeded by torch's next random
-    number."""
+    """Draw numbers that are 0 with probability `p` (rounded to 1/65,536) and 1 otherwise, seeded by torch's
+    generator.
+    """
     count = int(np.prod(shape))
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw(-(-count * BITS // 64))
     least = round(p * 2**BITS) - 2 ** (BITS - 1)  # torch compares the bits as signed numbers
@@ -78,7 +80,7 @@ class Dropout(nn.Dropout):
     """`nn.Dropout` with faster random numbers."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """The states with some set to 0, the others scaled up to keep the mean."""
+        """Set some states to 0, and scale up the rest to keep the mean."""
         if not self.training or not self.p:
             return states
         return states * keep_mask(states.shape, self.p, states.dtype).mul_(1 / (1 - self.p))
@@ -88,15 +90,15 @@ class Embedding(nn.Embedding):
     """`nn.Embedding` whose gradient is added to in the rows of a pass's tokens, in memory that stays from update to
     update: who keeps a gradient past `zero_grad` must copy it."""
 
-    def __init__(self, of: nn.Embedding) -> None:
+    def __init__(self, original: nn.Embedding) -> None:
         with torch.device("meta"):
-            super().__init__(of.num_embeddings, of.embedding_dim, of.padding_idx)
-        self.weight = of.weight  # which a head may share
-        self.train(of.training)
+            super().__init__(original.num_embeddings, original.embedding_dim, original.padding_idx)
+        self.weight = original.weight  # which a head may share
+        self.train(original.training)
         self._gradient: Tensor | None = None
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(...) tokens to (..., h) states."""
+        """Look up the states (..., h) of tokens (...)."""
         weight = self.weight
         if not torch.is_grad_enabled() or not weight.requires_grad or weight.dtype == torch.bfloat16:
             return super().forward(ids)  # torch does not add two gradients of rows alone in bf16

@@ -15,7 +15,7 @@ _alone = False
 
 
 def workers() -> int:
-    """The number of workers that train together."""
+    """Return the number of workers that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
 
 
@@ -31,7 +31,7 @@ def alone() -> Iterator[None]:
 
 
 def rank() -> int:
-    """The number of this worker, from 0."""
+    """Return the number of this worker, from 0."""
     return dist.get_rank() if workers() > 1 else 0
 
 
@@ -52,7 +52,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(local: Tensor, *, rows: int) -> Tensor:
-    """The rows of all workers in the order of their ranks, each worker's padded with zeros to `rows`.
+    """Gather the rows of all workers in order of their ranks, each worker's padded with zeros to `rows`.
 
     With one worker, the tensor itself. The backward pass sums the gradients of a row over the losses of all workers.
     """
@@ -63,7 +63,7 @@ def gather(local: Tensor, *, rows: int) -> Tensor:
 
 
 def max_over_workers(count: int, device: torch.device) -> int:
-    """The largest value of a number over the workers."""
+    """Return the largest value of a number over the workers."""
     if workers() == 1:
         return count
     value = torch.tensor([count], device=device)
@@ -72,7 +72,7 @@ def max_over_workers(count: int, device: torch.device) -> int:
 
 
 def sum_over_workers(values: Tensor) -> Tensor:
-    """The sum of a tensor over the workers, without gradient."""
+    """Sum a tensor over the workers, without gradient."""
     values = values.detach().clone()
     if workers() > 1:
         dist.all_reduce(values)
@@ -80,30 +80,33 @@ def sum_over_workers(values: Tensor) -> Tensor:
 
 
 def of_first(value: int, device: torch.device) -> int:
-    """The first worker's value of a number. No worker goes on before all have called it."""
+    """Return the first worker's value of a number on every worker. All workers wait here for each other."""
     if workers() == 1:
         return value
-    here = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
-    return int(sum_over_workers(torch.tensor([here], device=device)))
+    contribution = int(value) if rank() == 0 else 0  # of a bool a tensor would have another type than on other workers
+    return int(sum_over_workers(torch.tensor([contribution], device=device)))
 
 
 def sum_gradients(parameters: list[Tensor]) -> None:
-    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers. One that has none on
-    any worker has none then, as with one worker: an optimizer leaves it as it is."""
+    """Replace every parameter's gradient by its sum over the workers, sent in a few large buffers.
+
+    If no worker has a gradient for a parameter, it has none afterwards. The optimizer then skips it, as with one
+    worker.
+    """
     if workers() == 1:
         return
     for group in _buckets([p for p in parameters if p.requires_grad]):
-        there = group[0].new_tensor([p.grad is not None for p in group])
-        sent = [*((p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group), there]
+        present = group[0].new_tensor([p.grad is not None for p in group])
+        sent = [*((p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in group), present]
         flat = torch.cat(sent)
         dist.all_reduce(flat)
-        *gradients, there = flat.split([part.numel() for part in sent])
-        for parameter, gradient, some in zip(group, gradients, there.tolist(), strict=True):
-            parameter.grad = gradient.view_as(parameter).clone() if some else None
+        *gradients, present = flat.split([part.numel() for part in sent])
+        for parameter, gradient, exists in zip(group, gradients, present.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone() if exists else None
 
 
 def _buckets(parameters: list[Tensor], limit: int = 2**24) -> list[list[Tensor]]:
-    """The parameters in groups of at most `limit` numbers, or of one parameter that is larger."""
+    """Group the parameters into at most `limit` numbers a group. A larger parameter is a group of its own."""
     buckets: list[list[Tensor]] = [[]]
     size = 0
     for parameter in parameters:

@@ -26,11 +26,11 @@ class LinearProduct(Protocol):
     """Linear layers side by side as one product."""
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """(N, in) rows to (N, out), their biases added, and activated if asked."""
+        """Multiply (N, in) rows, and add the biases: (N, out), with a GELU if `gelu`."""
 
 
 def has_products(precision: str) -> bool:
-    """Whether torch was built with oneDNN, and this processor has what its products in this precision need."""
+    """Check whether torch has oneDNN, and the processor has the instructions for products in this precision."""
     if not torch.backends.mkldnn.is_available():
         return False
     if precision == "int8":
@@ -53,9 +53,11 @@ class Plain:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), PACKED_FOR)
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """(N, in) rows to (N, out) in this precision."""
-        how, kind = ("gelu", "none") if gelu else ("none", "")  # not the one by tanh
-        return torch.ops.mkldnn._linear_pointwise(rows.to(self._dtype), self._weight, self._bias, how, [], kind)
+        """Multiply (N, in) rows in this precision: (N, out), with an exact GELU if `gelu`."""
+        activation, approximation = ("gelu", "none") if gelu else ("none", "")  # "none": not the approximation by tanh
+        return torch.ops.mkldnn._linear_pointwise(
+            rows.to(self._dtype), self._weight, self._bias, activation, [], approximation
+        )
 
 
 class Rounded:
@@ -76,7 +78,7 @@ class Rounded:
         self._zeros = torch.zeros(len(weight), dtype=torch.long)
 
     def __call__(self, rows: Tensor, *, gelu: bool = False) -> Tensor:
-        """(N, in) rows to (N, out) in `dtype`."""
+        """Multiply (N, in) rows: (N, out) in `dtype`."""
         result = torch.empty((len(rows), len(self._zeros)), dtype=self.dtype)
         for some, into in zip(rows.split(AT_ONCE), result.split(AT_ONCE), strict=True):
             rounded, scales = eight_bits(some)
@@ -86,7 +88,7 @@ class Rounded:
         return result
 
     def product(self, rows: Tensor) -> Tensor:
-        """(N, in) rows that were rounded and moved to (N, out), neither scaled back nor with biases."""
+        """Multiply quantised (N, in) rows: (N, out), without rescaling and without bias."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, ZERO, self._weight, self._scales, self._zeros, None, 1.0, 0, self.dtype, "none", [], ""
         )
@@ -94,6 +96,8 @@ class Rounded:
 
 
 def eight_bits(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, d) rows as `ZERO + rows / scales` in 8 bits without a sign, and (N, 1) scales; a row of zeros stays so."""
+    """Quantise (N, d) rows to unsigned 8 bits, `ZERO + rows / scales`, and return them with their scales (N, 1). A
+    row of zeros stays zero.
+    """
     scales = rows.abs().amax(-1, keepdim=True).float().clamp_min_(1e-30).div_(127)
     return (rows / scales).add_(ZERO + 0.5).to(torch.uint8), scales

@@ -34,36 +34,38 @@ def pack_layers(model: Any) -> None:
 
 
 def is_packed(states: Tensor, mask: Tensor) -> bool:
-    """Whether states, (1, ...), are those of the N texts that a mask, (N, 1, L, L), is for."""
+    """Check whether states (1, ...) are those of the N texts of a mask (N, 1, L, L)."""
     return len(mask) > 1 == len(states)
 
 
 def packed(rows: Tensor, mask: Tensor) -> Tensor:
-    """(N, L, ...) rows to the (1, T, ...) of them that are tokens."""
+    """Pack the tokens of (N, L, ...) rows into (1, T, ...)."""
     return rows.flatten(0, 1).index_select(0, _tokens(mask)).unsqueeze(0)
 
 
 def unpacked(tokens: Tensor, mask: Tensor) -> Tensor:
-    """(1, T, ...) tokens to (N, L, ...) rows, 0 for padding."""
+    """Unpack (1, T, ...) tokens into (N, L, ...) rows, 0 for padding."""
     count, length = len(mask), mask.shape[-1]
     rows = tokens.new_zeros(count * length, *tokens.shape[2:])
     return rows.index_copy(0, _tokens(mask), tokens[0]).unflatten(0, (count, length))
 
 
 def _tokens(mask: Tensor) -> Tensor:
-    """(T,) the places of tokens among all rows'; what a text's first place sees, all of its tokens see."""
+    """Return the places of tokens (T,) among all rows' places. All tokens of a text see what its first place sees."""
     return (mask[:, 0, 0] == 0).flatten().nonzero()[:, 0]
 
 
-def _pack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    states, mask = given[:2]
+def _pack(
+    _: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    states, mask = inputs[:2]
     if mask is None or len(mask) == 1 or named.get("output_hidden_states"):
         return None
     if len(_tokens(mask)) > (1 - LEAST) * states[..., 0].numel():
         return None
-    return (packed(states, mask), *given[1:]), named
+    return (packed(states, mask), *inputs[1:]), named
 
 
-def _unpack(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
-    mask = given[1]
+def _unpack(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], states: Tensor) -> Tensor | None:
+    mask = inputs[1]
     return None if mask is None or not is_packed(states, mask) else unpacked(states, mask)

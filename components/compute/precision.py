@@ -20,7 +20,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def has_bf16(device: str) -> bool:
-    """Whether a kind of device multiplies bf16 itself. Of processors other than x86 torch is believed to be right."""
+    """Check whether a kind of device multiplies bf16 itself. On other architectures than x86, trust torch's report."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     has = torch.cpu.get_capabilities()
@@ -28,16 +28,16 @@ def has_bf16(device: str) -> bool:
 
 
 def has_int8(device: str) -> bool:
-    """Whether a kind of device multiplies 8-bit numbers and sums them in 32 bits: x86 with VNNI."""
+    """Check whether a kind of device multiplies 8-bit numbers and sums them in 32 bits: x86 with VNNI."""
     has = torch.cpu.get_capabilities()
     return device == "cpu" and bool(has.get("avx512_vnni") or has.get("avx_vnni"))
 
 
-def computed(asked: str, device: str) -> str:
-    """The precision in which a kind of device computes products for which this one is asked."""
-    if asked == "int8" and has_int8(device):
-        return asked
-    return "bf16" if asked != "fp32" and has_bf16(device) else "fp32"
+def computed(requested: str, device: str) -> str:
+    """Return the precision in which a device computes products when `requested` is requested."""
+    if requested == "int8" and has_int8(device):
+        return requested
+    return "bf16" if requested != "fp32" and has_bf16(device) else "fp32"
 
 
 def autocast(precision: str, device: str, *, keep: bool = True) -> Any:

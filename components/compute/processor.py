@@ -13,7 +13,7 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # parameters of glibc's mallopt
 
 @cache
 def has_amx() -> bool:
-    """Whether the CPU has AMX, which multiplies bf16 matrices in hardware."""
+    """Check whether the CPU has AMX, which multiplies bf16 matrices in hardware."""
     import torch
 
     return bool(torch.cpu.get_capabilities().get("amx_bf16"))
@@ -21,7 +21,7 @@ def has_amx() -> bool:
 
 @cache
 def cpu_info() -> str:
-    """What Linux says of the processor, its instructions among it; empty elsewhere."""
+    """Return Linux's description of the processor with its instructions, or an empty text on other systems."""
     try:
         return Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -30,7 +30,7 @@ def cpu_info() -> str:
 
 @cache
 def describe_processor() -> dict[str, str | int]:
-    """Name this machine's processor, with the feature that makes a model fast on it, and count its cores."""
+    """Describe this machine's processor: its name, the instructions that make models fast, and its number of cores."""
     model = re.search(r"^model name\s*: (.*)", cpu_info(), re.M)
     name = " ".join(model.group(1).replace("(R)", "").split()) if model else "an unknown processor"
     return {"processor": f"{name} with AMX" if "amx_bf16" in cpu_info() else name, "cores": os.cpu_count() or 1}

@@ -103,7 +103,7 @@ def _rate(shapes: tuple[Shape, ...], tokens: int, device: str, precision: str, t
 
 
 def _now(device: str) -> float:
-    """Seconds. On a CPU, this thread's CPU time: time that other programs took from it must not count."""
+    """Return the time in seconds. On a CPU it is this thread's CPU time, so that other programs do not count."""
     if device == "cuda":
         torch.cuda.synchronize()
         return time.perf_counter()

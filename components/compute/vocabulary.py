@@ -17,31 +17,32 @@ CACHED = 2**17
 
 
 def log_likelihoods(scores: Tensor, ids: Tensor) -> Tensor:
-    """(M,) log-probability of the token `ids` (M,) at places with `scores` (M, V), in fp32 or the scores' fp64.
+    """Return the log-probability (M,) of token `ids` (M,) under `scores` (M, V), in fp32, or fp64 if the scores are.
 
     >>> log_likelihoods(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([1])).exp()
     tensor([0.7500])
     """
-    kind = _InTheCache if scores.device.type == "cpu" else _InFewPasses
-    found: Tensor = kind.apply(scores, ids)
-    return found
+    function = _InTheCache if scores.device.type == "cpu" else _InFewPasses
+    result: Tensor = function.apply(scores, ids)
+    return result
 
 
 def sampled(scores: Tensor, draws: Tensor) -> Tensor:
-    """(M,) tokens from the softmax of scores (M, V): where the cumulative probability first exceeds the draw.
+    """Sample tokens (M,) from the softmax of scores (M, V): where the cumulative probability first exceeds the draw.
 
-    In double precision, so that hardly a draw falls between what two ways of computing make of the same sum.
+    Sums are in double precision. Two ways of computing them then almost never put a draw on different sides of a
+    boundary.
 
     >>> sampled(torch.tensor([0.25, 0.75]).log().expand(3, 2), torch.tensor([0.0, 0.24, 0.26]))
     tensor([0, 0, 1])
     """
-    found = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
+    tokens = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
     for rows in _blocks(scores):
         highest = scores[rows].amax(-1, keepdim=True).double()
         cumulative = torch.sub(scores[rows], highest).exp_().cumsum_(-1)
-        wanted = draws[rows, None].double() * cumulative[:, -1:]
-        found[rows] = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
-    return found.clamp_max_(scores.shape[-1] - 1)
+        thresholds = draws[rows, None].double() * cumulative[:, -1:]
+        tokens[rows] = torch.searchsorted(cumulative, thresholds, right=True).squeeze(-1)
+    return tokens.clamp_max_(scores.shape[-1] - 1)
 
 
 class _InTheCache(torch.autograd.Function):
@@ -52,9 +53,9 @@ class _InTheCache(torch.autograd.Function):
         wide = torch.promote_types(scores.dtype, torch.float32)
         highest, summed = scores.new_empty(2, len(scores), dtype=wide)
         for rows in _blocks(scores):
-            one = scores[rows].to(wide, copy=True)
-            highest[rows] = one.amax(-1)
-            summed[rows] = one.sub_(highest[rows, None]).exp_().sum(-1)
+            block = scores[rows].to(wide, copy=True)
+            highest[rows] = block.amax(-1)
+            summed[rows] = block.sub_(highest[rows, None]).exp_().sum(-1)
         ctx.save_for_backward(scores, ids, highest, summed)
         return scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1).to(wide) - highest - summed.log()
 
@@ -62,11 +63,11 @@ class _InTheCache(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         scores, ids, highest, summed = ctx.saved_tensors
         gradient = gradients[0].unsqueeze(-1)
-        found, factors = torch.empty_like(scores), -gradient / summed.unsqueeze(-1)
+        result, factors = torch.empty_like(scores), -gradient / summed.unsqueeze(-1)
         for rows in _blocks(scores):
-            one = scores[rows].to(highest.dtype, copy=True).sub_(highest[rows, None]).exp_().mul_(factors[rows])
-            found[rows] = one.scatter_add_(1, ids[rows, None], gradient[rows])
-        return found, None
+            block = scores[rows].to(highest.dtype, copy=True).sub_(highest[rows, None]).exp_().mul_(factors[rows])
+            result[rows] = block.scatter_add_(1, ids[rows, None], gradient[rows])
+        return result, None
 
 
 class _InFewPasses(torch.autograd.Function):
@@ -82,13 +83,13 @@ class _InFewPasses(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         scores, ids = ctx.saved_tensors
         gradient = gradients[0].unsqueeze(-1)
-        found = torch.empty_like(scores)
-        torch.mul(scores.softmax(-1, dtype=gradient.dtype), -gradient, out=found)
-        return found.scatter_add_(1, ids.unsqueeze(-1), gradient.to(found.dtype)), None
+        result = torch.empty_like(scores)
+        torch.mul(scores.softmax(-1, dtype=gradient.dtype), -gradient, out=result)
+        return result.scatter_add_(1, ids.unsqueeze(-1), gradient.to(result.dtype)), None
 
 
 def _blocks(scores: Tensor) -> Iterator[slice]:
-    """The places in parts that are worked on together: all of them on a GPU."""
+    """Divide the places into blocks that are worked on together. On a GPU there is a single block."""
     places, vocabulary = scores.shape
     step = max(1, CACHED // vocabulary) if scores.device.type == "cpu" else max(1, places)
     return (slice(begin, begin + step) for begin in range(0, places, step))

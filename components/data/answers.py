@@ -29,13 +29,13 @@ _TOKEN = regex.compile(r"(?<![\p{L}\p{N}\p{M}])[\p{L}\p{N}\p{M}]+|[^\p{L}\p{N}\p
 
 
 def normalize(text: str, mode: Mode = "tokens") -> str:
-    """A text in the form that a matcher expects. Keep it if several questions are matched against the text."""
+    """Convert a text to the form that a matcher expects. Keep the result if more than one question needs it."""
     text = text if text.isascii() else unicodedata.normalize("NFD", text)
     return text if mode == "regex" else _lower(text)
 
 
 def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bool]:
-    """A function that says whether a normalized text contains any of the answers.
+    """Return a function that checks whether a normalized text contains any of the answers.
 
     An answer without tokens matches no text. UserError if an answer is not a valid regular expression in mode `regex`.
 
@@ -62,7 +62,7 @@ def matcher(answers: Sequence[str], mode: Mode = "tokens") -> Callable[[str], bo
 
 
 def _contains(answer: list[str], text: str) -> bool:
-    """Whether an answer's tokens occur one after another in a normalized text."""
+    """Check whether an answer's tokens occur one after another in a normalized text."""
     if not all(token in text for token in answer):
         return False
     start = -1
@@ -79,7 +79,7 @@ def _contains(answer: list[str], text: str) -> bool:
 
 
 def _lower(text: str) -> str:
-    """The text with each token in lower case by itself: a Greek sigma's lower case depends on its neighbours."""
+    """Convert each token to lower case by itself: a Greek sigma's lower case depends on its neighbours."""
     return _TOKEN.sub(lambda token: token.group().lower(), text) if "\u03a3" in text else text.lower()
 
 

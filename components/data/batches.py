@@ -25,7 +25,7 @@ B = TypeVar("B", bound=tuple)
 
 
 def to_device(batch: B, device: Any) -> B:
-    """A tuple of tensors (or of None, or of such tuples) with every tensor on the device."""
+    """Move every tensor of a tuple to the device. The tuple may hold None and such tuples too."""
     moved: list[Any] = [
         to_device(part, device)
         if isinstance(part, tuple)
@@ -48,12 +48,12 @@ class Part(NamedTuple):
 
     @classmethod
     def same(cls, tokens: list[int], count: int, segment: int | list[int] = 0) -> Part:
-        """The same tokens in each of `count` sequences."""
+        """Repeat the same tokens in each of `count` sequences."""
         return cls(np.asarray(tokens, np.int64), np.zeros(count, np.int64), np.full(count, len(tokens)), segment)
 
 
 def concatenate(parts: list[Part], padding: int, *, segments: bool) -> Batch:
-    """Each row's parts one after another, padded with the token `padding` to the longest row."""
+    """Concatenate each row's parts, padded with the token `padding` to the longest row."""
     import torch
 
     lengths = np.sum([part.lengths for part in parts], axis=0)
@@ -72,18 +72,18 @@ def concatenate(parts: list[Part], padding: int, *, segments: bool) -> Batch:
 
 
 def _positions(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Every position of the runs that begin at `starts`, one run after another."""
+    """Return every position of the runs that begin at `starts`, run after run."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def padded_width(length: int) -> int:
-    """The width of a batch whose longest text has `length` tokens: the next multiple of 8, which hardware prefers."""
+    """Return the width of a batch whose longest text has `length` tokens: the next multiple of 8, for the hardware."""
     return -(-max(1, length) // 8) * 8
 
 
 def token_batches(lengths: np.ndarray, max_tokens: int) -> list[np.ndarray]:
-    """The positions of `lengths` divided into batches of similar length, each of at most `max_tokens` with its padding.
+    """Divide the positions of `lengths` into batches of similar length, each of at most `max_tokens` with padding.
 
     The longest come first, so that a batch too large for memory fails at once; equal lengths keep their order. A text
     longer than `max_tokens` is a batch of its own.

@@ -14,26 +14,30 @@ FILE = "examples.parquet"
 
 
 def splits_of(data: Path) -> list[str]:
-    """The splits that labelled sentences are of."""
+    """Return the splits of the labelled sentences."""
     return sorted(pc.unique(read(data / FILE, EXAMPLES)["split"]).to_pylist())
 
 
-def labelled_sentences(data: Path, split: str | None, wanted: str = "label") -> pa.Table:
-    """The sentences, or pairs, of a split, or of all for None, with what is `wanted` of them: a `label` or a `score`.
-    UserError where there are none, or they do not have it."""
+def labelled_sentences(data: Path, split: str | None, column: str = "label") -> pa.Table:
+    """Read the sentences, or pairs, of a split, or of all splits for None.
+
+    `column` is the judgement that they must have: `label` or `score`. UserError if there are no sentences, or they lack
+    that column.
+    """
     examples = read(data / FILE, EXAMPLES).combine_chunks()
-    own = examples if split is None else examples.filter(pc.equal(examples["split"], split))
-    if not len(own):
+    sentences = examples if split is None else examples.filter(pc.equal(examples["split"], split))
+    if not len(sentences):
         raise UserError(f"split {split!r} has no labelled sentences; there are the splits {listing(splits_of(data))}")
-    if own[wanted].null_count:
-        has, section = ("labels", "transfer") if wanted == "score" else ("scores", "similarity")
-        raise UserError(f"the sentences have {has}, not {wanted}s; accepted: in the section `{section}`")
-    return own
+    if sentences[column].null_count:
+        has, section = ("labels", "transfer") if column == "score" else ("scores", "similarity")
+        raise UserError(f"the sentences have {has}, not {column}s; accepted: in the section `{section}`")
+    return sentences
 
 
 def rated_pairs(data: Path, split: str) -> pa.Table:
-    """The pairs of a split, with people's ratings. UserError where there are single sentences, or
-    all pairs are rated alike, which says nothing of any order."""
+    """Read the pairs of a split with people's ratings. UserError for single sentences, or if all ratings are equal
+    and so imply no order.
+    """
     pairs = labelled_sentences(data, split, "score")
     if pairs["second"].null_count:
         raise UserError(f"split {split!r} has single sentences; accepted for similarity: pairs")

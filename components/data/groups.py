@@ -42,11 +42,11 @@ class Groups:
         documents, targets, teacher = np.empty(most, np.int64), np.empty(most, np.float32), np.empty(most, np.float32)
         queries, lengths, taught, end = [NOTHING], [NOTHING], True, 0
         for piece in pieces(path, GROUPS, rows=CANDIDATES):
-            queries.append(rows_of(piece["query_id"], query_ids, what=str(path)))
+            queries.append(rows_of(piece["query_id"], query_ids, source=str(path)))
             lists = piece["doc_ids"].combine_chunks()
             lengths.append(lists.value_lengths().to_numpy())
             start, end = end, end + int(lengths[-1].sum())
-            documents[start:end] = rows_of(lists.flatten(), document_ids, what=str(path))
+            documents[start:end] = rows_of(lists.flatten(), document_ids, source=str(path))
             targets[start:end] = flat(piece["targets"])
             taught = taught and not piece["teacher"].null_count
             if taught:
@@ -72,53 +72,55 @@ class Groups:
 
 
 def flat(lists: pa.ChunkedArray) -> np.ndarray:
-    """The numbers of all lists of a column, one list after another."""
+    """Concatenate the numbers of all lists of a column."""
     return np.concatenate([NO_NUMBERS, *(chunk.flatten().to_numpy(zero_copy_only=False) for chunk in lists.chunks)])
 
 
 def write_lists(groups: Path, column: str, values: np.ndarray, to: Path) -> None:
-    """Write a table of groups again with other numbers for the candidates: (C,), one group after another."""
-    at, start = GROUPS.get_field_index(column), 0
+    """Write a table of groups again with new numbers (C,) for the candidates, one group after another."""
+    index, start = GROUPS.get_field_index(column), 0
     with replacing(to) as path, pq.ParquetWriter(path, GROUPS) as writer:
         for piece in pieces(groups, GROUPS, rows=CANDIDATES):
             lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
             offsets = np.r_[0, np.cumsum(lengths)]
-            own = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
-            writer.write_table(piece.set_column(at, GROUPS.field(column), own))
+            lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values[start : start + offsets[-1]]))
+            writer.write_table(piece.set_column(index, GROUPS.field(column), lists))
             start += offsets[-1]
 
 
 def ids_of(path: Path, column: str) -> pa.Array:
-    """One id column of a Parquet table."""
+    """Read an id column of a Parquet table."""
     with timed("files"), pq.ParquetFile(path) as file:
         return file.read(columns=[column])[column].cast(TEXT).combine_chunks()
 
 
 def queries_of(data: Path, splits: list[str], columns: list[str]) -> pa.Table:
-    """Columns of the queries of some splits, in the table's order; UserError for a split without queries, but for
-    `DEV`, which a collection may lack: what is done with its queries is done with none then."""
+    """Read columns of the queries of some splits, in the table's order.
+
+    UserError for a split without queries, except `DEV`: a collection may lack it, and no queries are read then.
+    """
     table = read(data / "queries.parquet", QUERIES, columns=dict.fromkeys([*columns, "split"]))
     present = pc.unique(table["split"]).to_pylist()
     for split in splits:
         if split not in (*present, DEV):
-            others = (
+            advice = (
                 f"accepted: {listing(present)}, or one that is drawn from them: `data: {{..., hold_out: {{{split}: "
                 "{share: 0.1}}}`"
                 if present
                 else "nor in another split; accepted: the recipe `adapt`, which trains without any, or, of rated "
                 "pairs, `data.positive`, from which on they are queries and documents"
             )
-            raise UserError(f"splits: there are no queries in {split!r}; {others}", code="unknown-split")
+            raise UserError(f"splits: there are no queries in {split!r}; {advice}", code="unknown-split")
     return table.filter(pc.is_in(table["split"], pa.array(splits, TEXT))).select(columns)
 
 
 def query_ids_of(data: Path, splits: list[str]) -> pa.Array:
-    """The ids of the queries of some splits, as `queries_of` has them."""
+    """Read the ids of the queries of some splits, as `queries_of` does."""
     return queries_of(data, splits, ["query_id"])["query_id"].combine_chunks()
 
 
 def check_k(k: int, data: Path) -> int:
-    """The number of documents in a collection; UserError unless `k` is between 1 and that number."""
+    """Return the number of documents in a collection. UserError unless `k` is between 1 and that number."""
     count = pq.read_metadata(data / "documents.parquet").num_rows
     if not 1 <= k <= count:
         raise UserError(
@@ -129,21 +131,24 @@ def check_k(k: int, data: Path) -> int:
     return int(count)
 
 
-def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, what: str) -> np.ndarray:
-    """int64 rows of `among` that hold the ids; ValueError names an id that is missing, and `what` it was read from."""
-    own = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
+def rows_of(ids: pa.Array | pa.ChunkedArray, among: pa.Array, *, source: str) -> np.ndarray:
+    """Return the int64 rows of `among` that hold the ids.
+
+    ValueError names the first id that is missing, and the `source` of the ids.
+    """
+    encoded = (ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids).dictionary_encode()
     # The few ids of a piece are looked up among all, not all hashed for each piece.
-    place = pc.index_in(among, value_set=own.dictionary)
-    known = np.flatnonzero(pc.is_valid(place).to_numpy(zero_copy_only=False))[::-1]
-    rows = np.full(len(own.dictionary), -1)
-    rows[place.drop_null().to_numpy()[::-1]] = known  # of equal ids the first
+    places = pc.index_in(among, value_set=encoded.dictionary)
+    rows_present = np.flatnonzero(pc.is_valid(places).to_numpy(zero_copy_only=False))[::-1]
+    rows = np.full(len(encoded.dictionary), -1)
+    rows[places.drop_null().to_numpy()[::-1]] = rows_present  # the first of equal ids is written last
     if (missing := rows < 0).any():
-        raise ValueError(f"{what}: {own.dictionary[int(missing.argmax())]} is not in the collection")
-    return rows[own.indices.to_numpy()]
+        raise ValueError(f"{source}: {encoded.dictionary[int(missing.argmax())]} is not in the collection")
+    return rows[encoded.indices.to_numpy()]
 
 
 def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
-    """The ids of the queries of a split on which something is measured: all, or a sample of `count`.
+    """Return the ids of the queries of a split that are measured: all, or a sample of `count`.
 
     The sample is taken from the queries with a relevant document; in a split without judgements, from those with an
     answer. It depends on ids alone, so that every system of every run is measured on the same queries.
@@ -160,17 +165,19 @@ def measured_queries(data: Path, split: str, count: int | None) -> list[str]:
 
 
 def judged_queries(data: Path, split: str, count: int | None) -> pa.Array:
-    """The ids of the queries of a split with a relevant document: all, or the same sample of them as
-    `measured_queries` takes."""
-    known = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
-    judged = pc.unique(known["query_id"])
+    """Return the ids of a split's queries with a relevant document.
+
+    If `count` is set, return the same sample of them as `measured_queries` takes.
+    """
+    positives = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
+    judged = pc.unique(positives["query_id"])
     if count is None:
         return judged
     return judged.filter(pc.is_in(judged, pa.array(keyed_sample(judged.to_pylist(), count, "measured"), TEXT)))
 
 
 def id_order(ids: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows sorted by id, and each row's position in that order, by which ties are broken."""
+    """Return the rows sorted by id, and each row's position in that order, which breaks ties."""
     by_id = pc.sort_indices(ids).to_numpy().astype(np.int64)
     positions = np.empty(len(by_id), np.int64)
     positions[by_id] = np.arange(len(by_id))
@@ -188,10 +195,10 @@ class DocumentIds:
 
 
 def positives(data: Path) -> dict[int, np.ndarray]:
-    """For each query with a judgement above 0, in any split, the rows of its relevant documents."""
+    """Return the rows of the relevant documents of each query, from judgements above 0 in any split."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
-    queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), what="qrels")
-    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what="qrels")
+    queries = rows_of(qrels["query_id"], ids_of(data / "queries.parquet", "query_id"), source="qrels")
+    documents = rows_of(qrels["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source="qrels")
     order = np.argsort(queries, kind="stable")
     judged, starts = np.unique(queries[order], return_index=True)
     return dict(zip(judged.tolist(), np.split(documents[order], starts[1:]), strict=True))
@@ -205,6 +212,6 @@ def known_positives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
     same = np.load(tokens / "queries.same.npy").tolist()
     by_text: dict[int, np.ndarray] = {}
     for query, documents in positives(data).items():
-        others = by_text.get(same[query])
-        by_text[same[query]] = documents if others is None else np.union1d(others, documents)
+        joined = by_text.get(same[query])
+        by_text[same[query]] = documents if joined is None else np.union1d(joined, documents)
     return {query: by_text[text] for query, text in enumerate(same) if text in by_text}

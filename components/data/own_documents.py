@@ -45,53 +45,57 @@ def find(
     relevant: Callable[[], Iterable[tuple[str, str]]],
     decision: Decision | None,
 ) -> list[Own]:
-    """Find the documents that queries are. `relevant` are the pairs of a query and a document judged relevant to it.
+    """Find the documents that queries are.
+
+    `relevant` yields the pairs of a query and a document that is judged relevant to it.
 
     A query's own document has the query's id. If ids do not name the same things on both sides, because texts stand
-    under other ids, it has the query's text instead, in any letter case. A document with another id, or with the
-    query's id and another text, is not the query's own if it is judged relevant to the query, nor are then others with
-    the same text. With `leave out with copies`, all unjudged documents with the query's text count beside the one with
-    its id.
+    under different ids, it has the query's text instead, in any letter case. A document that is judged relevant to the
+    query is its own only if it has both the query's id and its text. If a relevant document has the query's text under
+    another id, the remaining documents with that text are not the query's own either. With `leave out with copies`, all
+    unjudged documents with the query's text count next to the document with its id.
     """
     ids, texts, beginnings = set[str](), set[int](), set[int]()
     for name, text in queries():
         ids.add(name)
         texts.add(_key(text))
         beginnings.add(_beginning(text))
-    named, titled, said = dict[str, set[int]](), dict[str, int](), dict[int, list[str]]()
+    named, titled, with_text = dict[str, set[int]](), dict[str, int](), dict[int, list[str]]()
     for name, title, text in documents:
-        whole = {_key(one) for one in (f"{title} {text}", text) if _beginning(one) in beginnings}
+        keys = {_key(version) for version in (f"{title} {text}", text) if _beginning(version) in beginnings}
         if name in ids:
-            named[name], titled[name] = whole, _key(title)
-        for key in whole & texts:
-            said.setdefault(key, []).append(name)
-    if not named and not said:
+            named[name], titled[name] = keys, _key(title)
+        for key in keys & texts:
+            with_text.setdefault(key, []).append(name)
+    if not named and not with_text:
         return []
-    alike, by_title, elsewhere = set[str](), set[str](), dict[str, list[str]]()
+    alike, by_title, copies = set[str](), set[str](), dict[str, list[str]]()
     for name, text in queries():
         key = _key(text)
         if key in named.get(name, ()):
             alike.add(name)
         elif titled.get(name) == key:
             by_title.add(name)
-        if others := [one for one in said.get(key, []) if one != name]:
-            elsewhere[name] = others
-    pairs = {(name, other) for name, others in elsewhere.items() for other in others}
+        if doc_ids := [doc_id for doc_id in with_text.get(key, []) if doc_id != name]:
+            copies[name] = doc_ids
+    pairs = {(name, doc_id) for name, doc_ids in copies.items() for doc_id in doc_ids}
     judged = {pair for pair in relevant() if pair in pairs or (pair[0] == pair[1] and pair[0] in named)}
-    alike |= {name for name in by_title if (name, name) not in judged}  # else the answer to a question, its title
-    copies = {name: [one for one in others if (name, one) not in judged] for name, others in elsewhere.items()}
-    # Where one of several documents with the query's text is judged relevant, that text is what is looked for.
-    wanted = {name for name, others in elsewhere.items() if len(copies[name]) < len(others)}
-    apart = len(elsewhere.keys() - alike)
+    alike |= {name for name in by_title if (name, name) not in judged}  # a judged document answers its title
+    unjudged = {
+        name: [doc_id for doc_id in doc_ids if (name, doc_id) not in judged] for name, doc_ids in copies.items()
+    }
+    # If a document with the query's text is judged relevant, a search for the query is a search for that text.
+    text_sought = {name for name, doc_ids in copies.items() if len(unjudged[name]) < len(doc_ids)}
+    apart = len(copies.keys() - alike)
     by_id, chance = len(alike) >= apart, not _leaves_out(decision) and all(map(ENUMERATED.fullmatch, named))
-    found = []
-    for name in dict.fromkeys(one for one, _ in queries()):
+    pairs_found = []
+    for name in dict.fromkeys(query_id for query_id, _ in queries()):
         itself = by_id and name in named and (name in alike or not (chance or (name, name) in judged))
         if itself:
-            found.append(Own(name, name, (name, name) in judged))
-        if decision == "leave out with copies" if itself else name not in wanted:
-            found += [Own(name, other, False) for other in copies.get(name, [])]
-    return found
+            pairs_found.append(Own(name, name, (name, name) in judged))
+        if decision == "leave out with copies" if itself else name not in text_sought:
+            pairs_found += [Own(name, doc_id, False) for doc_id in unjudged.get(name, [])]
+    return pairs_found
 
 
 def _leaves_out(decision: Decision | None) -> bool:
@@ -99,33 +103,37 @@ def _leaves_out(decision: Decision | None) -> bool:
 
 
 def _key(text: str) -> int:
-    """A hash of a text in lower case, without surplus white space."""
+    """Hash a text in lower case, without surplus white space."""
     return hash(" ".join(text.lower().split()))
 
 
 def _beginning(text: str) -> int:
-    """A hash of a text's first two words, which rules most texts out for a tenth of the time."""
+    """Hash a text's first two words, which rules most texts out in a tenth of the time."""
     return hash(" ".join(text.lstrip()[:200].split(None, 2)[:2]).lower())
 
 
-def remark(found: list[Own], queries: int, key: str = "data") -> str:
-    """What to tell whoever has not decided about queries that are documents; empty if they are rare."""
-    count = len({own.query_id for own in found})
+def remark(pairs: list[Own], queries: int, key: str = "data") -> str:
+    """Explain to a user without a decision that queries are documents. Empty if such queries are rare."""
+    count = len({pair.query_id for pair in pairs})
     if not count or count * NOTABLE < queries:
         return ""
-    query, document = found[0].query_id, found[0].doc_id
-    such = repr(query) if query == document else f"{query!r}, whose text is that of document {document!r}"
+    query, document = pairs[0].query_id, pairs[0].doc_id
+    example = repr(query) if query == document else f"{query!r}, whose text is that of document {document!r}"
     return (
-        f"{count:,} of {queries:,} queries are documents of the collection themselves, such as {such}. Such a query "
+        f"{count:,} of {queries:,} queries are documents of the collection themselves, such as {example}. Such a query "
         f"finds its own document first. Write `{key}: {{own_document: leave out}}` to leave that document out of all "
         f"rankings, as BEIR does for ArguAna and Quora, or `{key}: {{own_document: keep}}` to count it."
     )
 
 
-def save(found: list[Own], data: Path, decision: Decision | None) -> None:
-    """Write the table beside a collection's, if a query has an own document."""
-    if found:
-        columns = [[one.query_id for one in found], [one.doc_id for one in found], [_leaves_out(decision)] * len(found)]
+def save(pairs: list[Own], data: Path, decision: Decision | None) -> None:
+    """Write the table next to a collection's, if a query has an own document."""
+    if pairs:
+        columns = [
+            [pair.query_id for pair in pairs],
+            [pair.doc_id for pair in pairs],
+            [_leaves_out(decision)] * len(pairs),
+        ]
         write(data / FILE, pa.table(columns, schema=OWN), OWN)
 
 
@@ -156,38 +164,47 @@ class LeftOut:
         """The most documents of one query: so many more must be found for none to lose a place."""
 
     def __call__(self, ranking: pa.Table, k: int) -> pa.Table:
-        """A ranking with adjacent rows for each query, best first, without these documents and cut to `k` a query."""
+        """Remove these documents from a ranking, and cut it to `k` rows a query.
+
+        The ranking has adjacent rows for each query, best first.
+        """
         if not self.most:
             return ranking.filter(pc.less_equal(ranking["rank"], k))
         rest = ranking.filter(pa.array(~np.isin(self._keys(ranking), self._pairs))).combine_chunks()
         ranks = row_runs.ranks(rest["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()) + 1
-        at = rest.column_names.index("rank")
-        return rest.set_column(at, RANKING.field("rank"), pa.array(ranks, pa.int32())).filter(pa.array(ranks <= k))
+        index = rest.column_names.index("rank")
+        return rest.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32())).filter(pa.array(ranks <= k))
 
     def _keys(self, table: pa.Table) -> np.ndarray:
-        """(R,) a number for each pair of a query and a document; -1 for pairs that are none of these."""
+        """Return a number (R,) for each pair of a query and a document, -1 for pairs that are not left out."""
         query, document = (
-            pc.fill_null(pc.index_in(table[name], value_set=known), -1).to_numpy().astype(np.int64)
-            for name, known in (("query_id", self._queries), ("doc_id", self._documents))
+            pc.fill_null(pc.index_in(table[name], value_set=ids), -1).to_numpy().astype(np.int64)
+            for name, ids in (("query_id", self._queries), ("doc_id", self._documents))
         )
         return np.where((query < 0) | (document < 0), -1, query * max(1, len(self._documents)) + document)
 
 
 def rows(data: Path) -> np.ndarray:
-    """(N, 2) rows of queries and of their own documents, left out or not."""
+    """Return the rows (N, 2) of queries and of their own documents, left out or not."""
     if not (data / FILE).exists():
         return np.empty((0, 2), np.int64)
     table = read(data / FILE, OWN)
     columns = {"query_id": "queries", "doc_id": "documents"}
     return np.stack(
-        [rows_of(table[name], ids_of(data / f"{of}.parquet", name), what=FILE) for name, of in columns.items()], 1
+        [
+            rows_of(table[name], ids_of(data / f"{table_name}.parquet", name), source=FILE)
+            for name, table_name in columns.items()
+        ],
+        1,
     )
 
 
 def never_negatives(data: Path, tokens: Path) -> dict[int, np.ndarray]:
-    """The rows of documents that must not become negatives of each query row: those relevant to it, or to another query
-    with the same text, and its own."""
-    found = known_positives(data, tokens)
+    """Return the rows of documents that must not become negatives, by query row.
+
+    These are the documents relevant to the query or to a query with the same text, and the query's own documents.
+    """
+    excluded = known_positives(data, tokens)
     for query, document in rows(data).tolist():
-        found[query] = np.union1d(found.get(query, np.empty(0, np.int64)), document)
-    return found
+        excluded[query] = np.union1d(excluded.get(query, np.empty(0, np.int64)), document)
+    return excluded

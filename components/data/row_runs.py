@@ -7,7 +7,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def starts(values: npt.NDArray) -> Rows:
-    """(R,) the rows whose value differs from that of the row before.
+    """Return the rows (R,) whose value differs from that of the row before.
 
     >>> starts(np.array([4, 4, 7, 7, 7])).tolist()
     [0, 2]
@@ -16,7 +16,7 @@ def starts(values: npt.NDArray) -> Rows:
 
 
 def ranks(values: npt.NDArray) -> Rows:
-    """(N,) the position of each row in its run of equal values, from 0.
+    """Return the position (N,) of each row in its run of equal values, from 0.
 
     >>> ranks(np.array([4, 4, 7, 7, 7])).tolist()
     [0, 1, 0, 1, 2]

@@ -6,7 +6,7 @@ _END = regex.compile(r"(?<=[.!?][\"')\]]?)\s+(?=\S)")
 
 
 def sentences(text: str) -> list[str]:
-    """A text cut after full stops, question and exclamation marks, which may stand before a quote or bracket.
+    """Cut a text after full stops, question and exclamation marks, which may stand before a quote or bracket.
 
     An abbreviation's full stop cuts too.
 

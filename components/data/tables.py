@@ -95,7 +95,7 @@ ANSWER_RANKS = pa.schema([("doc_id", TEXT), ("query_id", TEXT), ("rank", pa.int3
 
 
 def document_text(title: str, text: str) -> str:
-    """A document as a model reads it: its title, a space, its text."""
+    """Join a document's title and text, as a model reads it."""
     return f"{title} {text}".strip()
 
 
@@ -104,8 +104,9 @@ TRUTHS = {"true": 1, "false": 0}
 
 
 def as_relevance(value: Any) -> int | None:
-    """A relevance, out of a file, as an integer that the table of judgements holds; None where it is not one. `2.0` is
-    2, true is 1 and false is 0, as values and as words."""
+    """Convert a relevance from a file to an integer that the table of judgements holds, or to None if it is none.
+    `2.0` is 2, true is 1 and false is 0, as values and as words.
+    """
     if isinstance(value, str):
         word = value.strip().lower()
         if word in TRUTHS:
@@ -115,14 +116,17 @@ def as_relevance(value: Any) -> int | None:
     return int(value) if whole and abs(value) < 10**9 else None
 
 
-def check(table: pa.Table, schema: pa.Schema, *, what: str) -> pa.Table:
-    """The table with the schema's columns, in its order; ValueError names a column that is missing or mistyped."""
+def check(table: pa.Table, schema: pa.Schema, *, source: str) -> pa.Table:
+    """Return the table with the schema's columns, in its order.
+
+    ValueError names the `source` of the table, and a column that is missing or mistyped.
+    """
     for field in schema:
         if field.name not in table.column_names:
-            raise ValueError(f"{what}: no column {field.name!r}; it has {', '.join(table.column_names)}")
-        got = table.schema.field(field.name).type
-        if got != field.type and not _is_castable(got, field.type):
-            raise ValueError(f"{what}: column {field.name!r} is {got}, expected {field.type}")
+            raise ValueError(f"{source}: no column {field.name!r}; it has {', '.join(table.column_names)}")
+        present = table.schema.field(field.name).type
+        if present != field.type and not _is_castable(present, field.type):
+            raise ValueError(f"{source}: column {field.name!r} is {present}, expected {field.type}")
     return table.select(schema.names).cast(schema)
 
 
@@ -132,41 +136,43 @@ def read(
     """Read a table, or some of its columns and rows (`filters` as in pyarrow); ValueError if it has another schema."""
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with timed("files"):
-        return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, what=str(path))
+        return check(pq.read_table(path, columns=columns and wanted.names, filters=filters), wanted, source=str(path))
 
 
 def write(path: Path, table: pa.Table, schema: pa.Schema) -> None:
     """Write a table by one atomic rename; ValueError, and no file, if it has another schema."""
     with replacing(path) as temporary:
-        pq.write_table(check(table, schema, what=path.name), temporary)
+        pq.write_table(check(table, schema, source=path.name), temporary)
 
 
 def pieces(
     path: Path, schema: pa.Schema, *, columns: Iterable[str] | None = None, rows: int = 1_000_000
 ) -> Iterator[pa.Table]:
-    """Read a table that may not fit in memory, or some of its columns, in pieces of at most `rows` rows, or of rows
-    with about so many list elements; ValueError if it has another schema."""
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    """Read a table that may not fit in memory in pieces of at most `rows` rows.
+
+    If rows have lists, a piece has about `rows` list elements instead. ValueError if the table has another schema.
+    """
+    expected = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     with pq.ParquetFile(path) as file:
-        check(file.schema_arrow.empty_table(), wanted, what=str(path))
-        each = max(1, elements(file.metadata) // max(1, file.metadata.num_rows))
-        batches = file.iter_batches(batch_size=max(1, rows // each), columns=wanted.names)
+        check(file.schema_arrow.empty_table(), expected, source=str(path))
+        elements_per_row = max(1, elements(file.metadata) // max(1, file.metadata.num_rows))
+        batches = file.iter_batches(batch_size=max(1, rows // elements_per_row), columns=expected.names)
         while True:
             with timed("files"):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield check(pa.Table.from_batches([batch]), wanted, what=str(path))
+            yield check(pa.Table.from_batches([batch]), expected, source=str(path))
 
 
 def of_queries(path: Path, schema: pa.Schema, queries: pa.Array) -> pa.Table:
-    """The rows of some queries. The file is read in pieces and never held in memory."""
+    """Read the rows of some queries. The file is read in pieces and never held in memory."""
     parts = (piece.filter(pc.is_in(piece["query_id"], value_set=queries)) for piece in pieces(path, schema))
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def first(path: Path, schema: pa.Schema, rows: int) -> pa.Table:
-    """The first rows of a table that may not fit in memory."""
+    """Read the first rows of a table that may not fit in memory."""
     parts = [schema.empty_table()]
     for piece in pieces(path, schema):
         parts.append(piece)
@@ -191,19 +197,25 @@ def by_query(path: Path, schema: pa.Schema, *, rows: int = 1_000_000) -> Iterato
 def side_by_side(
     paths: Sequence[Path], schema: pa.Schema, queries: pa.Array, *, rows: int = 1_000_000
 ) -> Iterator[list[pa.Table]]:
-    """Read some queries' rows in several tables with adjacent rows for each query, in blocks of about `rows` rows: a
-    query's rows in every table are in one block. Queries are in order of their first row: those of the first table,
-    then those that only the second has, and so on."""
-    tables, told = [Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
+    """Read some queries' rows in several tables together, in blocks of about `rows` rows.
+
+    Each table has adjacent rows for each query. A block has a query's rows in every table. Queries come in the order of
+    their first row: those of the first table, then those that only the second has, and so on.
+    """
+    tables, yielded = [Placed(path, schema, queries) for path in paths], np.zeros(len(queries), bool)
     for number, path in enumerate(paths):
         for piece in by_query(path, schema, rows=max(1, rows // len(paths))):
-            at = pc.index_in(piece["query_id"], value_set=queries)
-            own, places = piece.filter(pc.is_valid(at)), at.drop_null().to_numpy()
-            new = ~told[places]
-            own, places = own.filter(pa.array(new)), np.unique(places[new])
+            query_rows = pc.index_in(piece["query_id"], value_set=queries)
+            of_queries, places = piece.filter(pc.is_valid(query_rows)), query_rows.drop_null().to_numpy()
+            new = ~yielded[places]
+            of_queries, places = of_queries.filter(pa.array(new)), np.unique(places[new])
             if len(places):
-                told[places] = True
-                yield [schema.empty_table()] * number + [own] + [table.rows(places) for table in tables[number + 1 :]]
+                yielded[places] = True
+                yield (
+                    [schema.empty_table()] * number
+                    + [of_queries]
+                    + [table.rows(places) for table in tables[number + 1 :]]
+                )
 
 
 class Placed:
@@ -214,27 +226,29 @@ class Placed:
         self._path, self._schema, self._queries = path, schema, queries
         self._spans: list[tuple[int | None, int | None]] = []
         with timed("files"), pq.ParquetFile(path) as file:
-            ends = np.cumsum([file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)])
-            many = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
-            for groups in many:  # few searches for places: each begins with a table of all queries
-                ids = file.read_row_groups(groups.tolist(), columns=["query_id"])["query_id"].cast(TEXT)
+            ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
+            batches = np.split(np.arange(len(ends)), np.flatnonzero(np.diff(ends // AT_ONCE)) + 1) if len(ends) else []
+            for batch in batches:  # few searches: each first hashes all queries
+                ids = file.read_row_groups(batch.tolist(), columns=["query_id"])["query_id"].cast(TEXT)
                 places, start = pc.index_in(ids, value_set=queries), 0
-                for at in groups:
-                    span = pc.min_max(places.slice(start, file.metadata.row_group(at).num_rows))
+                for group in batch:
+                    span = pc.min_max(places.slice(start, file.metadata.row_group(group).num_rows))
                     self._spans.append((span["min"].as_py(), span["max"].as_py()))
-                    start += file.metadata.row_group(at).num_rows
+                    start += file.metadata.row_group(group).num_rows
 
     def rows(self, places: np.ndarray) -> pa.Table:
-        """The rows of the queries at some places, in order. Row groups without one of them are not read."""
+        """Read the rows of the queries at some ascending places. Row groups without any of them are skipped."""
         first, last = places[0], places[-1]
-        groups = [at for at, (low, high) in enumerate(self._spans) if low is not None and low <= last and first <= high]
+        groups = [
+            group for group, (low, high) in enumerate(self._spans) if low is not None and low <= last and first <= high
+        ]
         with timed("files"), pq.ParquetFile(self._path) as file:
-            read = check(file.read_row_groups(groups, columns=self._schema.names), self._schema, what=str(self._path))
+            read = check(file.read_row_groups(groups, columns=self._schema.names), self._schema, source=str(self._path))
         return read.filter(pc.is_in(read["query_id"], value_set=self._queries.take(pa.array(places))))
 
 
 def counts(ranking: Path) -> dict[str, int]:
-    """The number of queries and of rows in a ranking, which is read in pieces."""
+    """Count the queries and the rows of a ranking, which is read in pieces."""
     with timed("files"), pq.ParquetFile(ranking) as file:
         ranks = (batch["rank"] for batch in file.iter_batches(columns=["rank"]))
         answered = sum(pc.sum(pc.equal(rank, 1)).as_py() or 0 for rank in ranks)
@@ -242,22 +256,24 @@ def counts(ranking: Path) -> dict[str, int]:
 
 
 def records(path: Path, key: str, ids: list[str]) -> dict[str, dict[str, Any]]:
-    """The rows with some ids, by id. Of the file no more is read than the ids, and the row groups that have one of
-    these."""
-    found: dict[str, dict[str, Any]] = {}
-    wanted = pa.array(ids, TEXT)
+    """Read the rows with some ids, by id.
+
+    Only the ids, and the row groups that hold one of them, are read from the file.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    sought = pa.array(ids, TEXT)
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            if not pc.any(_has(file.read_row_group(group, columns=[key]), key, wanted)).as_py():
+            if not pc.any(_has(file.read_row_group(group, columns=[key]), key, sought)).as_py():
                 continue
             for batch in file.iter_batches(row_groups=[group]):
                 table = pa.Table.from_batches([batch])
-                found |= {row[key]: row for row in table.filter(_has(table, key, wanted)).to_pylist()}
-    return found
+                rows |= {row[key]: row for row in table.filter(_has(table, key, sought)).to_pylist()}
+    return rows
 
 
 def _has(table: pa.Table, key: str, wanted: pa.Array) -> pa.ChunkedArray:
-    """Which rows have one of the wanted ids."""
+    """Return which rows have one of the wanted ids."""
     return pc.is_in(table[key].cast(TEXT), value_set=wanted)
 
 
@@ -268,14 +284,14 @@ def elements(metadata: pq.FileMetaData) -> int:
     return max((sum(group.column(column).num_values for group in groups) for column in columns), default=0)
 
 
-def _is_castable(got: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether `got` is another form of `expected`: small or dictionary strings, other number widths, null columns."""
+def _is_castable(present: pa.DataType, expected: pa.DataType) -> bool:
+    """Return whether a type converts to the expected: small or dictionary strings, number widths, null columns."""
     if pa.types.is_large_list(expected):
-        if pa.types.is_list(got) or pa.types.is_large_list(got):
-            return got.value_type == expected.value_type or _is_castable(got.value_type, expected.value_type)
-        return pa.types.is_null(got)
+        if pa.types.is_list(present) or pa.types.is_large_list(present):
+            return present.value_type == expected.value_type or _is_castable(present.value_type, expected.value_type)
+        return pa.types.is_null(present)
     if pa.types.is_large_string(expected):
-        return pa.types.is_string(got) or pa.types.is_dictionary(got) or pa.types.is_null(got)
+        return pa.types.is_string(present) or pa.types.is_dictionary(present) or pa.types.is_null(present)
     if pa.types.is_integer(expected):
-        return pa.types.is_integer(got)
-    return pa.types.is_floating(expected) and (pa.types.is_floating(got) or pa.types.is_integer(got))
+        return pa.types.is_integer(present)
+    return pa.types.is_floating(expected) and (pa.types.is_floating(present) or pa.types.is_integer(present))

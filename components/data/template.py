@@ -33,25 +33,29 @@ class Template(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Any, *, pairs: bool = True) -> Template:
-        """The template of a Hugging Face tokenizer, read from what it makes of a text and of a pair.
+        """Read the template of a Hugging Face tokenizer from its output for one text and for a pair.
 
-        With `pairs=False` the pair's template stays empty. A tokenizer that puts nothing between the texts of a pair
-        has nothing there in its template; whoever reads pairs must ask.
+        With `pairs=False` the pair's template stays empty. A tokenizer without a token between the texts of a pair gets
+        an empty `pair_between`: callers that read pairs must check.
         """
-        one = tokenizer("a", return_special_tokens_mask=True)
-        two = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
-        count = one["special_tokens_mask"].count(0)
-        single = _special_runs(one["input_ids"], one["special_tokens_mask"], [count])
-        pair = _special_runs(two["input_ids"], two["special_tokens_mask"], [count, count]) if pairs else [[], [], []]
+        single_text = tokenizer("a", return_special_tokens_mask=True)
+        two_texts = tokenizer("a", "a", return_special_tokens_mask=True, return_token_type_ids=True)
+        count = single_text["special_tokens_mask"].count(0)
+        single = _special_runs(single_text["input_ids"], single_text["special_tokens_mask"], [count])
+        pair = (
+            _special_runs(two_texts["input_ids"], two_texts["special_tokens_mask"], [count, count])
+            if pairs
+            else [[], [], []]
+        )
         if len(single) != 2 or len(pair) != 3:
             raise ValueError(
-                f"the tokenizer does not put special tokens around texts as expected: {one['input_ids']} for one text, "
-                f"{two['input_ids']} for a pair"
+                f"the tokenizer does not put special tokens around texts as expected: {single_text['input_ids']} "
+                f"for one text, {two_texts['input_ids']} for a pair"
             )
-        types = two["token_type_ids"]
+        types = two_texts["token_type_ids"]
         first = len(pair[0])
         second = len(types) - len(pair[2]) - 1
-        special = [kind for kind, is_special in zip(types, two["special_tokens_mask"], strict=True) if is_special]
+        special = [kind for kind, is_special in zip(types, two_texts["special_tokens_mask"], strict=True) if is_special]
         return cls(
             before=single[0],
             after=single[1],
@@ -67,7 +71,7 @@ class Template(NamedTuple):
         )
 
     def lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `texts`."""
+        """Return the lengths (N,) of the rows of `texts`."""
         return self._text_lengths(tokens, rows, limit) + len(self.before) + len(self.after)
 
     def texts(self, tokens: Tokens, rows: np.ndarray, limit: int) -> Batch:
@@ -77,7 +81,7 @@ class Template(NamedTuple):
         return concatenate([before, text, after], self.pad, segments=False)
 
     def text_positions(self, batch: Batch) -> Tensor:
-        """(N, L) where a batch of `texts` holds tokens of a text: True for neither special tokens nor padding."""
+        """Return where a batch of `texts` holds tokens of a text (N, L): False for special tokens and padding."""
         import torch
 
         position = torch.arange(batch.mask.shape[1], device=batch.mask.device)
@@ -85,7 +89,7 @@ class Template(NamedTuple):
         return (position >= len(self.before)) & (position < end)
 
     def pair_lengths(self, first: Tokens, second: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `pairs`."""
+        """Return the lengths (N,) of the rows of `pairs`."""
         a, b = self._pair_lengths(first, second, rows, limit)
         return a + b + len(self.pair_before) + len(self.pair_between) + len(self.pair_after)
 
@@ -104,7 +108,7 @@ class Template(NamedTuple):
         return concatenate(parts, self.pad, segments=self.segments)
 
     def sequence_lengths(self, tokens: Tokens, rows: np.ndarray, limit: int) -> np.ndarray:
-        """(N,) the lengths of the rows of `sequences`."""
+        """Return the lengths (N,) of the rows of `sequences`."""
         special = len(self.before) + rows.shape[1] * len(self.after)
         return self._sequence_lengths(tokens, rows, limit).sum(1) + special
 
@@ -134,7 +138,7 @@ class Template(NamedTuple):
 
 
 def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """The lengths to which pairs of texts are cut so that both together have at most `budget` tokens.
+    """Return the lengths to which pairs of texts are cut, so that both together have at most `budget` tokens.
 
     The longer text is cut to the length of the shorter, then both are cut equally: Hugging Face's `longest_first`.
     """
@@ -148,16 +152,18 @@ def longest_first(first: np.ndarray, second: np.ndarray, budget: int) -> tuple[n
 
 
 def _special_runs(ids: list[int], special: list[int], lengths: list[int]) -> list[list[int]]:
-    """The runs of special tokens before, between and after texts of these lengths; one between two texts may be
-    empty."""
+    """Return the runs of special tokens before, between and after texts of these lengths.
+
+    The run between two texts may be empty.
+    """
     runs: list[list[int]] = [[]]
-    left = lengths[0]
+    remaining = lengths[0]
     for token, is_special in zip(ids, special, strict=True):
         if is_special:
             runs[-1].append(token)
             continue
-        left -= 1
-        if left == 0:
+        remaining -= 1
+        if remaining == 0:
             runs.append([])
-            left = lengths[min(len(runs), len(lengths)) - 1]
+            remaining = lengths[min(len(runs), len(lengths)) - 1]
     return runs

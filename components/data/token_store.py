@@ -16,7 +16,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def store_digest(model: Path, template: Reading | None) -> str:
-    """A digest of what made a store's tokens: a saved model's tokenizer and prompts, and a reader's template."""
+    """Hash what a store's tokens depend on: a saved model's tokenizer and prompts, and a reader's template."""
     return tokenizer_digest(model) + (f" {template}" if template is not None else "")
 
 
@@ -29,11 +29,11 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, model: Path, *, pairs: bool = True, reading: Reading | None = None) -> None:
-        made, needed = read_json(folder / TOKENIZER), store_digest(model, reading)
-        if made != needed:
+        stored, expected = read_json(folder / TOKENIZER), store_digest(model, reading)
+        if stored != expected:
             raise UserError(
-                f"{folder}: these tokens were made with another tokenizer ({made}) than that of {model} ({needed}); "
-                "tokenise the collection for this model",
+                f"{folder}: these tokens were made with another tokenizer ({stored}) than that of {model} "
+                f"({expected}); tokenise the collection for this model",
                 code="other-tokenizer",
             )
         self.template = Template.of(load_tokenizer(model), pairs=pairs)

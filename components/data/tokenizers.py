@@ -20,13 +20,13 @@ TOKEN_LIMITS = ("query_tokens", "document_tokens", "pair_tokens", "passage_token
 
 
 def tokenizer_file(model: Path) -> Path:
-    """The `tokenizer.json` of a saved model; for a model with two towers, the query tower's."""
-    beside = model / "tokenizer.json"
-    return beside if beside.exists() else model / "query" / "tokenizer.json"
+    """Return the `tokenizer.json` of a saved model, for a model with two towers the query tower's."""
+    path = model / "tokenizer.json"
+    return path if path.exists() else model / "query" / "tokenizer.json"
 
 
 def load_tokenizer(model: Path) -> Any:
-    """The Hugging Face tokenizer of a saved model; for a model with two towers, the query tower's."""
+    """Load the Hugging Face tokenizer of a saved model, for a model with two towers the query tower's."""
     import transformers  # heavy
 
     transformers.utils.logging.set_verbosity_error()
@@ -46,24 +46,24 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def prompts_of(model: Path) -> dict[str, str]:
-    """The texts that a saved retriever puts before each query and each document; empty for every other model."""
+    """Return the texts that a saved retriever puts before each query and each document, empty for other models."""
     saved = _config_of(model)
     return {"queries": saved.get("query_prompt", ""), "documents": saved.get("document_prompt", "")}
 
 
 def prompt_tokens(model: Path) -> dict[str, np.ndarray]:
-    """The tokens that the texts of `prompts_of` become before a text."""
+    """Tokenize the texts of `prompts_of`, as they stand before a text."""
     prompts = {side: prompt.rstrip() for side, prompt in prompts_of(model).items()}
     tokenizer = load_tokenizer(model) if any(prompts.values()) else None
-    found = {
+    ids = {
         side: tokenizer(prompt, add_special_tokens=False)["input_ids"] if tokenizer is not None else []
         for side, prompt in prompts.items()
     }
-    return {side: np.asarray(tokens, np.int32) for side, tokens in found.items()}
+    return {side: np.asarray(tokens, np.int32) for side, tokens in ids.items()}
 
 
 def lengths_of(model: Path) -> dict[str, int]:
-    """The most tokens that a saved model reads, by the keys of its config."""
+    """Return the most tokens that a saved model reads, by the keys of its config."""
     saved = _config_of(model)
     return {key: saved[key] for key in TOKEN_LIMITS if key in saved}
 
@@ -73,7 +73,7 @@ def _config_of(model: Path) -> dict[str, Any]:
 
 
 def tokenizer_digest(model: Path) -> str:
-    """A digest of a saved model's tokenizer and prompts: models with the same digest can read the same token store."""
+    """Hash a saved model's tokenizer and prompts. Models with the same digest can read the same token store."""
     rules = read_json(tokenizer_file(model)) | {"prompts": prompts_of(model)}
     rules.pop("truncation", None)
     rules.pop("padding", None)
@@ -81,7 +81,8 @@ def tokenizer_digest(model: Path) -> str:
 
 
 def word_starts(model: Path) -> np.ndarray:
-    """(V,) which tokens of a saved model's vocabulary begin a word: all of WordPiece's but its continuations (`##ing`).
+    """Return which tokens (V,) of a saved model's vocabulary begin a word: all of WordPiece's but its continuations
+    (`##ing`).
 
     UserError for a tokenizer of another kind, whose vocabulary does not say so.
     """

@@ -22,12 +22,12 @@ class Tokens:
 
     @classmethod
     def open(cls, folder: Path, name: str) -> Self:
-        """A table's tokens in a token store (`name` is `documents` or `queries`), memory-mapped."""
+        """Open a table's tokens in a token store, memory-mapped. `name` is `documents` or `queries`."""
         return cls(*(np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("ids", "offsets")))
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int] | np.ndarray]) -> Self:
-        """The token ids of a few texts, held in memory."""
+        """Hold the token ids of a few texts in memory."""
         arrays = [np.asarray(text, np.int64) for text in texts]
         return cls(np.concatenate([np.empty(0, np.int64), *arrays]), np.cumsum([0, *map(len, arrays)]))
 
@@ -38,5 +38,5 @@ class Tokens:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def lengths(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """(N,) the number of tokens of the texts at `rows`, or of every text."""
+        """Return the number of tokens (N,) of the texts at `rows`, or of every text."""
         return np.diff(self.offsets) if rows is None else self.offsets[rows + 1] - self.offsets[rows]

@@ -76,10 +76,10 @@ class Shards(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._paths)
 
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice):
-            return Shards(self._paths[at])
-        return read_rows(self._paths[at])
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Shards(self._paths[index])
+        return read_rows(self._paths[index])
 
 
 def document_shards(folder: Path) -> Shards:
@@ -100,7 +100,7 @@ class DocumentVectors:
 
     @property
     def width(self) -> int:
-        """The dimension of a vector."""
+        """Return the dimension of a vector."""
         return int(self._shards[0].shape[1])
 
     def __getitem__(self, rows: Rows) -> npt.NDArray:
@@ -161,7 +161,7 @@ class QueryVectors:
 
 
 def read_query_ids(folder: Path) -> pa.Array:
-    """The ids of the queries whose vectors are in a folder, in their order."""
+    """Read the ids of the queries whose vectors are in a folder, in their order."""
     return pa.array(read_json(folder / "queries.json"), TEXT)
 
 
@@ -195,7 +195,7 @@ class Lists(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """The lists of several, one after another."""
+        """Join lists, part after part."""
         nothing = np.empty(0, np.int64)
         queries, documents, lengths = [nothing], [nothing], [nothing]
         for part in parts:
@@ -213,17 +213,17 @@ class Lists(NamedTuple):
     def load(cls, folder: Path, start: int, stop: int) -> Self:
         """Load the lists of the queries from `start` up to `stop`."""
         queries, documents, offsets = (np.load(folder / f"lists.{name}.npy", mmap_mode="r") for name in cls._fields)
-        own = np.array(offsets[start : stop + 1])
-        return cls(np.array(queries[start:stop]), np.array(documents[own[0] : own[-1]]), own - own[0])
+        bounds = np.array(offsets[start : stop + 1])
+        return cls(np.array(queries[start:stop]), np.array(documents[bounds[0] : bounds[-1]]), bounds - bounds[0])
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(Q, N) the mask of `padded`: which places hold a document. N is the length of the longest list."""
+        """Return the mask (Q, N) of `padded`: which places hold a document. N is the length of the longest list."""
         counts = np.diff(self.offsets)
         return np.arange(counts.max(initial=0)) < counts[:, None]
 
     def padded(self, values: npt.NDArray) -> npt.NDArray:
-        """(Q, N) one value for each document, with 0 after the end of shorter lists."""
+        """Arrange a value for each document as (Q, N), with 0 after the end of shorter lists."""
         mask = self.mask
         full = np.zeros(mask.shape, values.dtype)
         full[mask] = values

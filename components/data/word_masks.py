@@ -6,12 +6,12 @@ import numpy as np
 
 
 def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """(N, L) which tokens are masked: whole words of each text, `budget` tokens in all or just below.
+    """Choose the tokens to mask (N, L): whole words of each text, `budget` tokens in all or just below.
 
-    `starts` (N, L) says where a word begins, `text` (N, L) where a text has tokens, and `budget` (N,) how many of them
-    are to be masked. Words are taken in a random order, by the random number in `draws` (N, L) at a word's first token;
-    a word of more tokens than are left of the budget is passed over, as in SimLM's public code. A text that begins
-    inside a word begins one.
+    `starts` (N, L) is True where a word begins, `text` (N, L) where a text has tokens. `budget` (N,) is the number of
+    tokens to mask. Words are taken in a random order: by the random number in `draws` (N, L) at a word's first token. A
+    word with more tokens than the remaining budget is passed over, as in SimLM's public code. A text that begins inside
+    a word begins with that part as a word.
 
     >>> starts = np.array([[True, False, True, True]])
     >>> draws = np.array([[0.1, 0.9, 0.5, 0.2]])
@@ -29,14 +29,14 @@ def word_masks(starts: np.ndarray, text: np.ndarray, draws: np.ndarray, budget: 
     row, column = np.nonzero(first)
     keys[row, word[row, column]] = draws[row, column]
     order = np.argsort(keys, axis=1, kind="stable")[:, : int(word.max(initial=0))]
-    taken, left = np.zeros_like(sizes, bool), np.array(budget)
+    masked, remaining = np.zeros_like(sizes, bool), np.array(budget)
     for column in order.T:  # the word that each text tries next
         size = sizes[rows, column]
-        fits = (size <= left) & (column > 0)
-        taken[rows, column] |= fits
-        left -= size * fits
-    taken[:, 0] = False
-    return taken[rows[:, None], word]
+        fits = (size <= remaining) & (column > 0)
+        masked[rows, column] |= fits
+        remaining -= size * fits
+    masked[:, 0] = False
+    return masked[rows[:, None], word]
 
 
 def nested_word_masks(

@@ -36,14 +36,14 @@ Parts = Mapping[str, str | None]
 
 
 def averages(places: Iterable[Place], parts: Parts) -> list[Average]:
-    """The wholes that `parts` names, and last the average over all places that count; none where none does.
+    """Return the wholes that `parts` names, and last the average over all places that count, if any does.
 
     A whole is the mean over its parts, and counts once in the average, as CQADupStack's twelve forums do in BEIR
     (Thakur et al., 2021).
 
-    >>> for one in averages([("android", "test"), ("SciFact", "test"), ("english", "test")],
-    ...                     {"android": "CQADupStack", "english": "CQADupStack"}):
-    ...     print(one.name, one.over, {collection: weight for (collection, _), weight in one.weights.items()})
+    >>> for average in averages([("android", "test"), ("SciFact", "test"), ("english", "test")],
+    ...                         {"android": "CQADupStack", "english": "CQADupStack"}):
+    ...     print(average.name, average.over, {name: weight for (name, _), weight in average.weights.items()})
     CQADupStack ['android', 'english'] {'android': 0.5, 'english': 0.5}
     average ['SciFact', 'CQADupStack'] {'SciFact': 0.5, 'android': 0.25, 'english': 0.25}
     """
@@ -51,26 +51,25 @@ def averages(places: Iterable[Place], parts: Parts) -> list[Average]:
     wholes = []
     for whole in (name for name in dict.fromkeys(parts.values()) if name is not None):
         wholes.append(_mean(whole, [_alone(place) for place in places if parts.get(place[0]) == whole]))
-    wholes = [one for one in wholes if one.weights]
+    wholes = [average for average in wholes if average.weights]
     counted = [_alone(place) for place in places if place[0] not in parts] + wholes
     return [*wholes, _mean(AVERAGE, counted)] if counted else []
 
 
 def _measured_alike(measured: Iterable[tuple[str, Place]]) -> Iterator[tuple[list[str], list[Place]]]:
-    """Measures with all the places that they were measured on, those of the same places together: an average of a
-    measure is over these."""
+    """Group measures by the places that they were measured on. An average of a measure is over these places."""
     places: dict[str, dict[Place, None]] = {}
     for measure, place in measured:
         places.setdefault(measure, {})[place] = None
     alike: dict[tuple[Place, ...], list[str]] = {}
-    for measure, of in places.items():
-        alike.setdefault(tuple(of), []).append(measure)
-    return ((measures, list(of)) for of, measures in alike.items())
+    for measure, measured_on in places.items():
+        alike.setdefault(tuple(measured_on), []).append(measure)
+    return ((measures, list(measured_on)) for measured_on, measures in alike.items())
 
 
 def _averages_of(entries: Iterable[Json], parts: Parts) -> Iterator[tuple[list[str], Average]]:
-    """The averages of rows or means on collections, each with the measures that it is of."""
-    alike = _measured_alike((one["measure"], (one["collection"], one["split"])) for one in entries)
+    """Yield the averages of rows or means on collections, each with its measures."""
+    alike = _measured_alike((entry["measure"], (entry["collection"], entry["split"])) for entry in entries)
     return ((measures, average) for measures, places in alike for average in averages(places, parts))
 
 
@@ -79,23 +78,23 @@ def _alone(place: Place) -> Average:
 
 
 def _mean(name: str, counted: Sequence[Average]) -> Average:
-    weights = {place: weight / len(counted) for one in counted for place, weight in one.weights.items()}
-    return Average(name, [one.name for one in counted], weights)
+    weights = {place: weight / len(counted) for average in counted for place, weight in average.weights.items()}
+    return Average(name, [average.name for average in counted], weights)
 
 
 def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
-    """A row for each system, measure and seed that was measured on all collections of an average: the mean over them.
+    """Average the rows of each system, measure and seed that has all collections of an average.
 
-    The collections of a measure are those that any system has it of. `queries` are those of all, `over` what counts in
-    the mean.
+    The collections of a measure are all that any system was measured on. `queries` is their total number of queries,
+    `over` lists what the mean is taken over.
     """
-    made = []
+    averaged = []
     for measures, average in _averages_of(rows, parts):
         groups: dict[tuple[str, str, int], dict[Place, Json]] = {}
         for row in (row for row in rows if row["measure"] in measures):
             if (place := (row["collection"], row["split"])) in average.weights:
                 groups.setdefault((row["system"], row["measure"], row["seed"]), {})[place] = row
-        made += [
+        averaged += [
             {
                 "system": system,
                 "round": None,
@@ -103,32 +102,32 @@ def averages_of(rows: Sequence[Json], parts: Parts) -> list[Json]:
                 "split": ALL_SPLITS,
                 "seed": seed,
                 "measure": measure,
-                "value": sum(average.weights[place] * row["value"] for place, row in of.items()),
-                "queries": sum(row["queries"] for row in of.values()),
+                "value": sum(average.weights[place] * row["value"] for place, row in by_place.items()),
+                "queries": sum(row["queries"] for row in by_place.values()),
                 "over": average.over,
             }
-            for (system, measure, seed), of in groups.items()
-            if len(of) == len(average.weights)
+            for (system, measure, seed), by_place in groups.items()
+            if len(by_place) == len(average.weights)
         ]
-    return made
+    return averaged
 
 
 def means_of(measured: Measured, parts: Parts | None = None) -> list[Json]:
-    """The mean of each system and measure, with its 95 % interval, on each collection: an entry for all seeds.
+    """Return the mean of each system and measure on each collection, over all seeds, with its 95 % interval.
 
-    With one seed the interval is over the queries, with several over queries and trainings. With `parts` there are
-    entries of `averages` too.
+    With one seed the interval is over the queries, with more over queries and trainings. With `parts`, entries of
+    `averages` are added.
     """
-    made = []
+    entries = []
     for system, collection, split in measured:
-        made += _means(system, _alone((collection, split)), split, measured)
+        entries += _means(system, _alone((collection, split)), split, measured)
     if parts is not None:
         systems = dict.fromkeys(system for system, _, _ in measured)
-        for measures, average in list(_averages_of(made, parts)):
+        for measures, average in list(_averages_of(entries, parts)):
             for system in systems:
                 of_system = _means(system, average, ALL_SPLITS, measured, over=average.over)
-                made += [one for one in of_system if one["measure"] in measures]
-    return made
+                entries += [mean for mean in of_system if mean["measure"] in measures]
+    return entries
 
 
 def comparisons_of(
@@ -141,17 +140,22 @@ def comparisons_of(
     seed: int,
     rounds: int = 10_000,
 ) -> list[Json]:
-    """A system against its baseline on each average that both have, over the seeds that both have on all of its
-    collections: `compare_averages`, an entry for each measure and test. `means` are those on the collections."""
-    made = []
+    """Compare a system with its baseline on each average that both have: an entry for each measure and test.
+
+    The comparison (`compare_averages`) is over the seeds that both systems have on all collections of the average.
+    `means` are the means on the collections.
+    """
+    entries = []
     for measures, average in _averages_of(means, parts):
-        of = [[measured.get((name, *place), {}) for place in average.weights] for name in (system, baseline)]
-        seeds = sorted(set.intersection(*(set(tables) for side in of for tables in side)))
+        measured_sides = [
+            [measured.get((name, *place), {}) for place in average.weights] for name in (system, baseline)
+        ]
+        seeds = sorted(set.intersection(*(set(tables) for side in measured_sides for tables in side)))
         if not seeds:
             continue
-        sides = [[[tables[s] for s in seeds] for tables in side] for side in of]
+        sides = [[[tables[s] for s in seeds] for tables in side] for side in measured_sides]
         pairs = list(zip(*sides, strict=True))
-        about = {
+        shared = {
             "system": system,
             "baseline": baseline,
             "collection": average.name,
@@ -159,32 +163,36 @@ def comparisons_of(
             "seeds": seeds,
         }
         compared = compare_averages(pairs, list(average.weights.values()), seed=seed, rounds=rounds)
-        made += [{**about, **one, "over": average.over} for one in compared if one["measure"] in measures]
-    return made
+        entries += [
+            {**shared, **comparison, "over": average.over}
+            for comparison in compared
+            if comparison["measure"] in measures
+        ]
+    return entries
 
 
-def _means(system: str, average: Average, split: str, measured: Measured, **about: Any) -> list[Json]:
-    """A system's entries, one a measure; none if it was not measured on all places of the average."""
+def _means(system: str, average: Average, split: str, measured: Measured, **fields: Any) -> list[Json]:
+    """Return a system's entries, one a measure, or none if it lacks a place of the average."""
     by_place = [measured.get((system, *place), {}) for place in average.weights]
     seeds = sorted(set.intersection(*(set(tables) for tables in by_place)))
     if not seeds:
         return []
     values = [layouts([tables[seed] for seed in seeds]) for tables in by_place]
-    made = []
-    for measure in (name for name in values[0] if all(name in other for other in values)):
-        found = estimate([of[measure][1] for of in values], list(average.weights.values()))
-        queries = sum(len(of[measure][0]) for of in values)
-        made.append(
+    entries = []
+    for measure in (name for name in values[0] if all(name in by_measure for by_measure in values)):
+        estimated = estimate([by_measure[measure][1] for by_measure in values], list(average.weights.values()))
+        queries = sum(len(by_measure[measure][0]) for by_measure in values)
+        entries.append(
             {
                 "system": system,
                 "collection": average.name,
                 "split": split,
                 "seeds": seeds,
                 "measure": measure,
-                "value": found.mean,
-                **ends(found),
+                "value": estimated.mean,
+                **ends(estimated),
                 "queries": queries,
-                **about,
+                **fields,
             }
         )
-    return made
+    return entries

@@ -36,7 +36,7 @@ class EmbeddingSpaceConfig(Config):
 
 
 def unit_length(vectors: npt.NDArray) -> Floats:
-    """The vectors scaled to length 1; zero vectors stay zero."""
+    """Scale the vectors to length 1. Zero vectors stay zero."""
     wide = vectors.astype(np.float64)
     return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
 
@@ -62,15 +62,15 @@ def anisotropy(vectors: Floats) -> float:
     return float((np.square(vectors.sum(0)).sum() - np.square(vectors).sum()) / (count * (count - 1)))
 
 
-def same_tower_ratios(queries: Floats, documents: Floats, other: npt.NDArray[np.bool_]) -> Floats:
-    """s(q_i, q_j) / s(q_i, d_j) over the pairs where `other` (n, n) is True (Moiseev et al., 2023, Figure 6)."""
+def same_tower_ratios(queries: Floats, documents: Floats, compared: npt.NDArray[np.bool_]) -> Floats:
+    """Return s(q_i, q_j) / s(q_i, d_j) where `compared` (n, n) is True (Moiseev et al., 2023, Figure 6)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = (queries @ queries.T)[other] / (queries @ documents.T)[other]
+        ratios = (queries @ queries.T)[compared] / (queries @ documents.T)[compared]
     return ratios[np.isfinite(ratios)]
 
 
 def histogram(values: Floats, span: tuple[float, float]) -> list[float]:
-    """The share of the values in each of `BINS` bins; values outside the span are in none."""
+    """Return the share of the values in each of `BINS` bins. Values outside the span are in none."""
     counts, _ = np.histogram(values, BINS, span)
     return [round(float(share), 6) for share in counts / max(1, len(values))]
 
@@ -93,7 +93,7 @@ def tsne_map(queries: Floats, documents: Floats, perplexity: float) -> dict[str,
 def analyse(
     queries: npt.NDArray, documents: npt.NDArray, nearest: npt.NDArray, same: npt.NDArray, config: EmbeddingSpaceConfig
 ) -> dict[str, Any]:
-    """The whole analysis, as JSON.
+    """Run the whole analysis, and return it as JSON.
 
     `nearest` (n, d) are the documents that are ranked first. Documents with the same text have the same number in
     `same` (n,); ratios leave out their pairs.
@@ -114,13 +114,13 @@ def analyse(
 
 
 def mean_over_seeds(seeds: list[dict[str, Any]]) -> dict[str, float | None]:
-    """The main numbers of an analysis, averaged over those of several seeds."""
+    """Average the main numbers of an analysis over seeds."""
     by_name = {
-        "alignment": [one["alignment"] for one in seeds],
-        "ratio": [one["ratio"]["median"] for one in seeds],
-        "nearest": [one["nearest"]["mean"] for one in seeds],
+        "alignment": [analysis["alignment"] for analysis in seeds],
+        "ratio": [analysis["ratio"]["median"] for analysis in seeds],
+        "nearest": [analysis["nearest"]["mean"] for analysis in seeds],
         **{
-            f"{name}_{side}": [one[name][side] for one in seeds]
+            f"{name}_{side}": [analysis[name][side] for analysis in seeds]
             for name in ("uniformity", "anisotropy")
             for side in ("queries", "documents")
         },

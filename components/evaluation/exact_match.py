@@ -12,7 +12,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """The text in lower case, then without ASCII punctuation, then without articles, then with single spaces."""
+    """Convert a text to lower case, then drop ASCII punctuation, then articles, then surplus spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -22,15 +22,18 @@ def exact_match(written: str, answer: str) -> float:
 
 
 def f1(written: str, answer: str) -> float:
-    """Harmonic mean of precision and recall over the words (as bags) of the normalised texts; 0 if none is shared."""
-    ours, theirs = normalised(written).split(), normalised(answer).split()
-    common = (Counter(ours) & Counter(theirs)).total()
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    """Return the harmonic mean of precision and recall over the words (as bags) of the normalised texts.
+
+    The value is 0 if no word is shared.
+    """
+    written_words, answer_words = normalised(written).split(), normalised(answer).split()
+    common = (Counter(written_words) & Counter(answer_words)).total()
+    return 2 * common / (len(written_words) + len(answer_words)) if common else 0.0
 
 
 MEASURES: dict[str, Callable[[str, str], float]] = {"EM": exact_match, "F1": f1}
 
 
 def best_over_answers(measure: Callable[[str, str], float], written: str, answers: Sequence[str]) -> float:
-    """The highest value of the measure over the right answers; 0 if there are none."""
+    """Return the highest value of the measure over the right answers, or 0 without answers."""
     return max((measure(written, answer) for answer in answers), default=0.0)

@@ -24,10 +24,10 @@ class GateConfig(Config):
 
 
 def decide(ranking: pa.Table, reranked: pa.Table, qrels: pa.Table, measure: str, config: GateConfig) -> dict[str, Any]:
-    """Whether the gate is open, and the numbers that decided: both are measured on the queries that were reranked."""
-    asked = pc.unique(reranked["query_id"])
-    judged = qrels.filter(pc.is_in(qrels["query_id"], value_set=asked))
-    before = per_query(ranking.filter(pc.is_in(ranking["query_id"], value_set=asked)), judged, [measure])
+    """Decide whether the gate is open, on the queries that were reranked. Return the decision with its numbers."""
+    queries = pc.unique(reranked["query_id"])
+    judged = qrels.filter(pc.is_in(qrels["query_id"], value_set=queries))
+    before = per_query(ranking.filter(pc.is_in(ranking["query_id"], value_set=queries)), judged, [measure])
     after = per_query(reranked, judged, [measure])
     (compared,) = compare([after], [before], seed=0)
     opened = compared["difference"] > 0 and compared["p"] <= config.level
@@ -47,5 +47,5 @@ def write_decision(folder: Path, decision: dict[str, Any]) -> None:
 
 
 def is_open(folder: Path) -> bool:
-    """Whether the gate whose decision lies in the folder is open."""
+    """Check whether the gate whose decision lies in the folder is open."""
     return bool(read_json(folder / FILE)["open"])

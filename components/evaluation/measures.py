@@ -58,7 +58,7 @@ SENTENCE_MEASURES = (*CORRELATIONS, "accuracy", "dev accuracy")
 
 
 def canonical(name: str) -> str:
-    """The name that ir_measures gives a retrieval measure; UserError if there is no such measure.
+    """Return the name that ir_measures gives a retrieval measure. UserError if there is no such measure.
 
     >>> canonical("mrr@10"), canonical("recall@100"), canonical("AP(rel=2)")
     ('RR@10', 'R@100', 'AP(rel=2)')
@@ -74,7 +74,7 @@ def canonical(name: str) -> str:
 
 
 def known(name: str) -> str:
-    """`canonical`, as a validator of a config's field: ValueError if there is no such measure.
+    """Validate a config's measure: `canonical`, but ValueError if there is no such measure.
 
     >>> known("mrr@10")
     'RR@10'
@@ -90,21 +90,21 @@ Measure = Annotated[str, AfterValidator(known)]
 
 
 def at_level(name: str, level: int) -> str:
-    """The measure that counts only documents of relevance `level` or more as relevant.
+    """Return the measure that counts only documents of relevance `level` or more as relevant.
 
-    A measure that has a level already, or takes none, stays as it is. TREC DL has binary measures from level 2
-    (strict) or 1 (lenient), and nDCG by all grades.
+    A measure that has a level already, or takes none, is unchanged. TREC DL has binary measures from level 2 (strict)
+    or 1 (lenient), and nDCG by all grades.
 
     >>> at_level("RR@10", 2), at_level("RR(rel=3)@10", 2), at_level("nDCG@10", 2)
     ('RR(rel=2)@10', 'RR(rel=3)@10', 'nDCG@10')
     """
     name = canonical(name)
-    family, at, cutoff = name.partition("@")
-    return canonical(f"{family}(rel={level}){at}{cutoff}") if family in _BINARY else name
+    family, separator, cutoff = name.partition("@")
+    return canonical(f"{family}(rel={level}){separator}{cutoff}") if family in _BINARY else name
 
 
 def needs_answers(name: str) -> bool:
-    """Whether a measure is taken of a ranking, from the queries' answers instead of judgements.
+    """Check whether a measure uses the queries' answers instead of judgements.
 
     >>> needs_answers("Answer@5"), needs_answers("R@5"), needs_answers("EM"), needs_answers("Spearman")
     (True, False, False, False)
@@ -113,17 +113,17 @@ def needs_answers(name: str) -> bool:
 
 
 def cutoff(name: str) -> int | None:
-    """The rank behind which a measure looks at nothing; None where it looks at all.
+    """Return the last rank that a measure looks at, or None if it looks at all ranks.
 
     >>> cutoff("nDCG@10"), cutoff("AP")
     (10, None)
     """
-    at = canonical(name).partition("@")[2]
-    return int(at) if at else None
+    rank = canonical(name).partition("@")[2]
+    return int(rank) if rank else None
 
 
 def sees_order(name: str, depth: int) -> bool:
-    """Whether a measure may be another when the first `depth` documents of a ranking change places.
+    """Check whether a measure may change when the first `depth` documents of a ranking change places.
 
     >>> sees_order("RR@10", 10), sees_order("R@5", 10), sees_order("R@10", 10)
     (True, True, False)
@@ -154,7 +154,7 @@ def answer_hits_per_query(ranking: pa.Table, queries: Sequence[str], measures: S
 
 
 def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """Every measure of every query that has a relevant document; 0 for a query without results.
+    """Compute every measure of every query that has a relevant document. A query without results has 0.
 
     The ranks of the ranking count, not its scores and not the order of its rows. UserError for an unknown measure and
     for `Answer@k`, which needs more than judgements.
@@ -173,10 +173,12 @@ def per_query(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa
     judged = _nested(qrels, "relevance")
     judged = {query: documents for query, documents in judged.items() if max(documents.values()) > 0}
     queries = sorted(judged)
-    own = ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT)))
-    falling = own.select(["query_id", "doc_id"]).append_column("score", pc.negate(own["rank"].cast(pa.float64())))
+    rows_judged = ranking.filter(pc.is_in(ranking["query_id"], pa.array(queries, TEXT)))
+    falling = rows_judged.select(["query_id", "doc_id"]).append_column(
+        "score", pc.negate(rows_judged["rank"].cast(pa.float64()))
+    )
     values: dict[tuple[str, str], float] = {}
-    if len(own):  # ir_measures may fail on an empty ranking
+    if len(rows_judged):  # ir_measures may fail on an empty ranking
         parsed = [ir_measures.parse_measure(name) for name in names]
         for metric in ir_measures.iter_calc(parsed, judged, _nested(falling, "score")):
             values[metric.query_id, str(metric.measure)] = float(metric.value)
@@ -195,7 +197,7 @@ def _nested(table: pa.Table, column: str) -> dict[str, dict[str, Any]]:
 
 
 def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
-    """For each measure, in the table's order, the query ids in order and their values.
+    """Return for each measure, in the table's order, the query ids in order and their values.
 
     >>> by_measure(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
     {'RR': (['q1', 'q2'], array([0.5, 1. ]))}
@@ -209,7 +211,7 @@ def by_measure(values: pa.Table) -> dict[str, tuple[list[str], np.ndarray]]:
 
 
 def means(values: pa.Table) -> dict[str, float]:
-    """The mean over queries of each measure.
+    """Average each measure over queries.
 
     >>> means(pa.table({"query_id": ["q2", "q1"], "measure": ["RR", "RR"], "value": [1.0, 0.5]}))
     {'RR': 0.75}
@@ -243,7 +245,7 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
 
 
 def within(name: str, low: float, high: float) -> tuple[float, float]:
-    """An interval's ends, as far as the measure can be: an interval by Student's t may go beyond.
+    """Clip an interval's ends to the range of the measure: an interval by Student's t may exceed it.
 
     >>> within("R@100", 0.97, 1.01)
     (0.97, 1.0)
@@ -262,7 +264,7 @@ def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
 
 
 def description(name: str, *, answers_in: str = "text", patterns: bool = False) -> str:
-    """What a measure says, for readers who do not know it; "" for an unknown one.
+    """Explain a measure to readers who do not know it, or return "" for an unknown measure.
 
     For `Answer@k`, `answers_in` names the fields that are searched, and `patterns` says that answers are regular
     expressions.

@@ -21,12 +21,12 @@ class Change:
 
     @property
     def gain(self) -> float:
-        """The change of the reciprocal rank."""
+        """Return the change of the reciprocal rank."""
         return (1 / self.after if self.after else 0.0) - (1 / self.before if self.before else 0.0)
 
 
 def changes(before: pa.Table, after: pa.Table, qrels: pa.Table) -> list[Change]:
-    """A change for every query with a relevant document, from the greatest gain to the greatest loss."""
+    """Return a change for every query with a relevant document, from the greatest gain to the greatest loss."""
     relevant = relevant_of(qrels)
     old, new = (first_relevant(ranking, relevant) for ranking in (before, after))
     changed = []
@@ -49,7 +49,9 @@ def relevant_of(qrels: pa.Table) -> dict[str, set[str]]:
 
 
 def telling(ranking: pa.Table, documents: pa.Array) -> pa.Table:
-    """The rows that `changes` looks at: those at rank 1, and of documents that are relevant to some query."""
+    """Select the rows that `changes` looks at: those at rank 1, and those of documents that are relevant to some
+    query.
+    """
     return ranking.filter(pc.or_(pc.equal(ranking["rank"], 1), pc.is_in(ranking["doc_id"], value_set=documents)))
 
 

@@ -23,7 +23,7 @@ def top(ranking: pa.Table, k: int) -> dict[str, set[str]]:
 
 
 def overlap(before: Mapping[str, set[str]], after: Mapping[str, set[str]]) -> float | None:
-    """The mean share, over the queries of both, of the documents in `after` that are in `before`; None without any.
+    """Return the mean share of the documents in `after` that are in `before`, over the queries of both, or None.
 
     >>> overlap({"q": {"a", "b"}}, {"q": {"b", "c"}, "r": {"a"}})
     0.5
@@ -33,7 +33,7 @@ def overlap(before: Mapping[str, set[str]], after: Mapping[str, set[str]]) -> fl
 
 
 def bands(depth: int) -> list[tuple[int, int]]:
-    """The first and last rank of each band of a list of so many.
+    """Return the first and last rank of each band of a list of `depth`.
 
     >>> bands(100), bands(5)
     ([(1, 1), (2, 5), (6, 20), (21, 100)], [(1, 1), (2, 5)])
@@ -43,18 +43,18 @@ def bands(depth: int) -> list[tuple[int, int]]:
 
 
 def shares_by_band(ranks: Sequence[int | None], depth: int) -> list[float]:
-    """The share of ranks in each band of `bands`, and last of those that are None: not found.
+    """Return the share of ranks in each band of `bands`, and last the share of None: documents not retrieved.
 
     >>> shares_by_band([1, 1, 3, None], 5)
     [0.5, 0.25, 0.25]
     """
-    found = [rank for rank in ranks if rank is not None]
-    counts = [sum(first <= rank <= last for rank in found) for first, last in bands(depth)]
-    return [count / max(1, len(ranks)) for count in (*counts, len(ranks) - len(found))]
+    retrieved = [rank for rank in ranks if rank is not None]
+    counts = [sum(first <= rank <= last for rank in retrieved) for first, last in bands(depth)]
+    return [count / max(1, len(ranks)) for count in (*counts, len(ranks) - len(retrieved))]
 
 
 def median_rank(ranks: Sequence[int | None]) -> float:
-    """The median, where not found is behind all others: infinite if that is most.
+    """Return the median rank. Documents not retrieved are behind all others, so the median may be infinite.
 
     >>> median_rank([1, 4, None]), median_rank([2, None, None])
     (4, inf)

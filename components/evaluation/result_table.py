@@ -42,43 +42,45 @@ WORDS = {
 
 
 def by_collection(metrics: Json) -> list[Json]:
-    """For each collection and split: systems by measures, means over the seeds, and the comparisons."""
+    """Tabulate each collection and split: systems by measures, means over the seeds, and the comparisons."""
     places = list(dict.fromkeys((row["collection"], row["split"]) for row in metrics["rows"]))
     means = {(row["collection"], row["split"]) for row in metrics["rows"] if "over" in row}
     return [_result(*place, metrics) for place in places if place not in means]
 
 
 def _result(collection: str, split: str, metrics: Json) -> Json:
-    here = {
-        part: [one for one in metrics[part] if (one["collection"], one["split"]) == (collection, split)]
+    entries = {
+        part: [entry for entry in metrics[part] if (entry["collection"], entry["split"]) == (collection, split)]
         for part in ("rows", "means", "comparisons")
     }
-    names = list(dict.fromkeys(one["measure"] for one in here["means"]))
+    names = list(dict.fromkeys(mean["measure"] for mean in entries["means"]))
     cells: dict[str, dict[str, Cell]] = {}
-    for one in here["means"]:
-        cells.setdefault(one["system"], {})[one["measure"]] = _cell_of(one, here["rows"])
-    counts = {(one["system"], one["measure"]): one["queries"] for one in here["means"]}
+    for mean in entries["means"]:
+        cells.setdefault(mean["system"], {})[mean["measure"]] = _cell_of(mean, entries["rows"])
+    counts = {(mean["system"], mean["measure"]): mean["queries"] for mean in entries["means"]}
     most_of = {name: max(counts.get((system, name), 0) for system in cells) for name in names}
     most = max(most_of.values())
     systems: list[Json] = [
         {
             "system": system,
-            "cells": [of.get(name) for name in names],
-            "queries": min((counts[system, name] for name in of if counts[system, name] < most_of[name]), default=most),
+            "cells": [by_measure.get(name) for name in names],
+            "queries": min(
+                (counts[system, name] for name in by_measure if counts[system, name] < most_of[name]), default=most
+            ),
         }
-        for system, of in cells.items()
+        for system, by_measure in cells.items()
     ]
     # Systems that were measured on a sample of the queries do not compare with those measured on all.
     best = [
-        max((cell.mean for s in systems if s["queries"] == most and (cell := s["cells"][at])), default=math.inf)
-        for at in range(len(names))
+        max((cell.mean for s in systems if s["queries"] == most and (cell := s["cells"][column])), default=math.inf)
+        for column in range(len(names))
     ]
-    comparisons = _comparisons(here["comparisons"])
+    comparisons = _comparisons(entries["comparisons"])
     return {
         "collection": collection,
         "split": split,
         "measures": names,
-        "terms": [(name, meaning) for name in names if (meaning := _meaning(name, here["rows"]))]
+        "terms": [(name, meaning) for name in names if (meaning := _meaning(name, entries["rows"]))]
         + [(name, f"of {_queries(most_of[name])}") for name in names if most_of[name] < most]
         + [
             (word, meaning) for word, meaning in WORDS.items() if any(re.search(rf"\b{word}\b", name) for name in cells)
@@ -86,10 +88,10 @@ def _result(collection: str, split: str, metrics: Json) -> Json:
         "systems": systems,
         "best": best,
         "queries": most,
-        "seeds": _seeds(here["rows"]),
+        "seeds": _seeds(entries["rows"]),
         "comparisons": comparisons,
         "about_tests": _about_tests(comparisons),
-        "rows": here["rows"],
+        "rows": entries["rows"],
     }
 
 
@@ -98,65 +100,66 @@ def _queries(count: int) -> str:
 
 
 def _seeds(rows: Sequence[Json]) -> list[int]:
-    """The seeds of the system that has the most."""
+    """Return the seeds of the system that has the most."""
     seeds: dict[str, set[int]] = {}
     for row in rows:
         seeds.setdefault(row["system"], set()).add(row["seed"])
-    return max((sorted(own) for own in seeds.values()), key=len)
+    return max((sorted(numbers) for numbers in seeds.values()), key=len)
 
 
 def _cell_of(mean: Json, rows: Sequence[Json]) -> Cell:
-    """A mean with its interval, and the deviation over its seeds that the rows have."""
+    """Return a mean with its interval, and the deviation over its seeds."""
     same = ("system", "collection", "measure")
     values = (row["value"] for row in rows if all(row[key] == mean[key] for key in same))
     return Cell(mean["value"], _half(mean), mean_and_deviation(values)[1])
 
 
-def _half(found: Json) -> float | None:
-    return None if found["low"] is None else (found["high"] - found["low"]) / 2
+def _half(mean: Json) -> float | None:
+    return None if mean["low"] is None else (mean["high"] - mean["low"]) / 2
 
 
 def across(metrics: Json) -> list[Json]:
-    """For each measure that has averages: collections by systems, means over the seeds, the averages last."""
+    """Tabulate each measure that has averages: collections by systems, means over the seeds, the averages last."""
     tables = []
-    for measure in dict.fromkeys(one["measure"] for one in metrics["means"] if one["collection"] == AVERAGE):
-        own = _counted([one for one in metrics["means"] if one["measure"] == measure])
-        found = {(one["collection"], one["system"]): Cell(one["value"], _half(one), None) for one in own}
-        systems = [one["system"] for one in own if one["collection"] == AVERAGE]
+    for measure in dict.fromkeys(mean["measure"] for mean in metrics["means"] if mean["collection"] == AVERAGE):
+        means = _counted([mean for mean in metrics["means"] if mean["measure"] == measure])
+        by_place = {(mean["collection"], mean["system"]): Cell(mean["value"], _half(mean), None) for mean in means}
+        systems = [mean["system"] for mean in means if mean["collection"] == AVERAGE]
         lines = []
-        for name in dict.fromkeys(one["collection"] for one in own):
-            cells = [found[name, system] for system in systems]
-            counts = {one["system"]: one["queries"] for one in own if one["collection"] == name}
-            most = max(counts[of] for of in systems)
-            whole = [cell.mean for cell, of in zip(cells, systems, strict=True) if counts[of] == most]
+        for name in dict.fromkeys(mean["collection"] for mean in means):
+            cells = [by_place[name, system] for system in systems]
+            counts = {mean["system"]: mean["queries"] for mean in means if mean["collection"] == name}
+            most = max(counts[system] for system in systems)
+            whole = [cell.mean for cell, system in zip(cells, systems, strict=True) if counts[system] == most]
             lines.append({"collection": name, "cells": cells, "best": max(whole)})
-        several = any(len(one["seeds"]) > 1 for one in own)
-        tables.append({"measure": measure, "systems": systems, "lines": lines, "several": several})
+        trainings = any(len(mean["seeds"]) > 1 for mean in means)
+        tables.append({"measure": measure, "systems": systems, "lines": lines, "trainings": trainings})
     return tables
 
 
 def averages_compared(metrics: Json) -> Json:
-    """The comparisons of the averages over collections, and what their tests count; of no wholes but the last."""
-    comparisons = _comparisons([one for one in metrics["comparisons"] if one["collection"] == AVERAGE])
-    names = dict.fromkeys(one["name"] for entry in comparisons for one in entry["measures"])
+    """Return the comparisons of the average over all collections, and what their tests count as chance."""
+    comparisons = _comparisons([entry for entry in metrics["comparisons"] if entry["collection"] == AVERAGE])
+    names = dict.fromkeys(measure["name"] for entry in comparisons for measure in entry["measures"])
     return {"comparisons": comparisons, "measures": list(names), "about_tests": _about_tests(comparisons)}
 
 
 def _counted(means: list[Json]) -> list[Json]:
-    """A measure's means on the collections that its averages count, and these averages."""
-    counted = {name for one in means for name in one.get("over", ())}
-    return [one for one in means if "over" in one or one["collection"] in counted]
+    """Select a measure's averages, and its means on the collections that they count."""
+    counted = {name for mean in means for name in mean.get("over", ())}
+    return [mean for mean in means if "over" in mean or mean["collection"] in counted]
 
 
 def _meaning(name: str, rows: list[Json]) -> str:
-    """What a measure says; for answers also where and how they were looked for."""
+    """Explain a measure, for answers also where and how they were looked for."""
     row = next(row for row in rows if row["measure"] == name)
     return description(name, answers_in=row.get("fields", "text"), patterns=row.get("mode") == "regex")
 
 
 def _comparisons(entries: list[Json]) -> list[Json]:
-    """The comparisons of each system with its baseline: for each measure both tests, and the verdict of the one that
-    counts more sources of chance."""
+    """Group the comparisons of each system with its baseline. Each measure has both tests, and the verdict of the
+    test that counts more sources of chance.
+    """
     pairs: dict[tuple[str, str], Json] = {}
     for entry in entries:
         key = (entry["system"], entry["baseline"])
@@ -169,7 +172,7 @@ def _comparisons(entries: list[Json]) -> list[Json]:
 
 
 def _compared(name: str, tests: dict[str, Json]) -> Json:
-    """A measure's difference, with the interval and the verdict of the test that counts most."""
+    """Return a measure's difference, with the interval and the verdict of the test that counts most."""
     method, training = tests.get(THE_METHOD), tests[THIS_TRAINING]
     most = method or training
     word = verdict(most["difference"], most["p_holm"])
@@ -184,8 +187,8 @@ def _compared(name: str, tests: dict[str, Json]) -> Json:
 
 
 def _about_tests(comparisons: list[Json]) -> list[str]:
-    """What the tests count as chance, and what their p is corrected for, in words."""
-    measures = [one for entry in comparisons for one in entry["measures"]]
+    """Explain what the tests count as chance, and what their p is corrected for."""
+    measures = [measure for entry in comparisons for measure in entry["measures"]]
     if not measures:
         return []
     training = (
@@ -196,14 +199,14 @@ def _about_tests(comparisons: list[Json]) -> list[str]:
         f"Holm: p corrected for the {len(measures)} differences of this table. Where none is real, the chance that "
         "even one is called better or worse is about 5 %."
     )
-    if not any(one["method"] for one in measures):
+    if not any(measure["method"] for measure in measures):
         return [f"{training} One seed says nothing of the method: another seed makes other models.", holm]
     method = "the method: p counts queries and trainings as chance (crossed over seeds and queries)."
     return [method, training, f"{holm} Words and ± are those of the method, where it has p."]
 
 
 def verdict(difference: float, p: float) -> str:
-    """Whether a difference is clear, and which way it goes, in words."""
+    """Say whether a difference is clear, and which way it goes."""
     if p >= CLEAR or difference == 0:
         return "no clear difference"
     return "better" if difference > 0 else "worse"
@@ -222,7 +225,7 @@ def p_text(p: float) -> str:
 
 
 def leading_sentence(metrics: Json) -> str:
-    """The comparison that leads in words, and how it came to; "" where there is none, or results have averages."""
+    """Describe the leading comparison and how it was chosen. Empty without one, or if results have averages."""
     lead = metrics.get("leading")
     if lead is None or lead["system"] is None or across(metrics):
         return ""
@@ -236,15 +239,19 @@ def leading_sentence(metrics: Json) -> str:
         chosen = f"{lead['system']} against {lead['baseline']}."
     if (entry := leading_entry(metrics, lead["measure"])) is None:
         return chosen
-    measure, (ours, theirs) = entry["measure"], _means_of(entry, metrics["rows"])
+    measure, (system_mean, baseline_mean) = entry["measure"], _means_of(entry, metrics["rows"])
     counted = "this training" if entry["test"] == THIS_TRAINING else "the method"
     chance = f"{signed(entry['difference'])}, {p_text(entry['p'])}, {counted}"
-    return f"{chosen} On {entry['split']}: {measure} {unsigned(ours)} against {unsigned(theirs)} ({chance})."
+    return (
+        f"{chosen} On {entry['split']}: {measure} {unsigned(system_mean)} against {unsigned(baseline_mean)} ({chance})."
+    )
 
 
 def leading_entry(metrics: Json, measure: str | None) -> Json | None:
-    """The comparison that leads, by a measure or else the first, and by the test that counts the most; None where its
-    two systems were measured on nothing in common. It is of the first collection: other judgements come behind."""
+    """Return the leading comparison by a measure, or else by its first measure, by the test that counts the most.
+    Return None if its systems have no measurement in common. It is of the first collection: other judgements come
+    later.
+    """
     lead = metrics["leading"]
     entries = [e for e in metrics["comparisons"] if (e["system"], e["baseline"]) == (lead["system"], lead["baseline"])]
     same = [
@@ -257,26 +264,28 @@ def leading_entry(metrics: Json, measure: str | None) -> Json | None:
 
 
 def chosen_on(lead: Json) -> str:
-    """The queries that systems were selected by, in words; of older records the split alone."""
+    """Name the queries that selected the systems. Older records have only the split."""
     return f"the {lead['queries']:,} queries of {lead['selected_on']}" if "queries" in lead else lead["selected_on"]
 
 
 def _means_of(entry: Json, rows: list[Json]) -> tuple[float, float]:
-    """A system's mean and its baseline's on the queries that they were compared on: one that was measured on more has
-    another in the table."""
+    """Return a system's mean and its baseline's on the queries that they were compared on.
+
+    A system that was measured on more queries has another mean in the table.
+    """
     means = {}
     for name in (entry["system"], entry["baseline"]):
-        own = [
+        rows_compared = [
             row
             for row in rows
             if row["system"] == name
             and row["seed"] in entry["seeds"]
             and all(row[key] == entry[key] for key in ("collection", "split", "measure", "queries"))
         ]
-        if own:
-            means[name] = mean_and_deviation(row["value"] for row in own)[0]
-    ours = means.get(entry["system"], means.get(entry["baseline"], 0.0) + entry["difference"])
-    return ours, ours - entry["difference"]
+        if rows_compared:
+            means[name] = mean_and_deviation(row["value"] for row in rows_compared)[0]
+    system_mean = means.get(entry["system"], means.get(entry["baseline"], 0.0) + entry["difference"])
+    return system_mean, system_mean - entry["difference"]
 
 
 def unsigned(value: float) -> str:
@@ -290,18 +299,18 @@ def signed(value: float) -> str:
 
 
 def closing_sentences(metrics: Json) -> list[str]:
-    """Which system to deploy, in words; none where none was chosen."""
+    """Return the sentences on which system to deploy, or none if none was chosen."""
     return list(metrics.get("deploy", {}).get("sentences", []))
 
 
 def _below_each_other(sentences: list[str]) -> str:
-    first, *others = sentences
-    indented = [textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="    ") for one in others]
+    first, *rest = sentences
+    indented = [textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="    ") for text in rest]
     return "\n".join([textwrap.fill(first, WIDTH, subsequent_indent="    "), *indented])
 
 
 def table(metrics: Json) -> str:
-    """The measures in plain text, for the end of a run."""
+    """Lay out the measures in plain text, for the end of a run."""
     if not metrics["rows"]:
         return textwrap.fill(metrics.get("unmeasured", "No measures yet."), WIDTH)
     close = [_below_each_other(sentences)] if (sentences := closing_sentences(metrics)) else []
@@ -310,38 +319,40 @@ def table(metrics: Json) -> str:
     rest = [result for result in by_collection(metrics) if _says_more(result, averaged)]
     compared = _comparison_lines(averages_compared(metrics))
     between = [["Averages over collections, compared", *compared]] if compared else []
-    parts = [*(_across_lines(one) for one in averaged), *between, *(_result_lines(result) for result in rest)]
+    parts = [*(_across_lines(entry) for entry in averaged), *between, *(_result_lines(result) for result in rest)]
     paper = ["\n".join(_expected_lines(metrics["expected"]))] if "expected" in metrics else []
     notes = [textwrap.fill(note, WIDTH) for note in metrics.get("notes", [])]
     return "\n\n".join([*lead, *("\n".join(lines) for lines in parts), *paper, *notes, *close])
 
 
 def _says_more(result: Json, averaged: list[Json]) -> bool:
-    """Whether a collection has a value that no table over collections does: no average counts it, or it is of a system
-    that was not measured on all."""
-    told = {
-        (one["measure"], system)
-        for one in averaged
-        for system in one["systems"]
-        if any(line["collection"] == result["collection"] for line in one["lines"])
+    """Check whether a collection has a value that no table over collections shows.
+
+    Such a collection is in no average, or has a system that was not measured on all collections.
+    """
+    shown = {
+        (table["measure"], system)
+        for table in averaged
+        for system in table["systems"]
+        if any(line["collection"] == result["collection"] for line in table["lines"])
     }
     return any(
-        cell is not None and (name, entry["system"]) not in told
+        cell is not None and (name, entry["system"]) not in shown
         for entry in result["systems"]
         for name, cell in zip(result["measures"], entry["cells"], strict=True)
     )
 
 
 def _expected_lines(expected: Json) -> list[str]:
-    """What a paper has beside what was measured."""
+    """Lay out a paper's numbers next to the measured ones."""
     rows = expected["rows"]
     if not rows:
         return [textwrap.fill(f"{expected['source']}: {expected['unsaid']}.", WIDTH)]
-    several = any(row["collection"] for row in rows)
-    names = [f"{row['collection']}: {row['system']}" if several else row["system"] for row in rows]
+    by_collection = any(row["collection"] for row in rows)
+    names = [f"{row['collection']}: {row['system']}" if by_collection else row["system"] for row in rows]
     first, second = (
-        max(len(head), *map(len, of)) + 2
-        for head, of in (("system", names), ("measure", [row["measure"] for row in rows]))
+        max(len(head), *map(len, column)) + 2
+        for head, column in (("system", names), ("measure", [row["measure"] for row in rows]))
     )
     lines = [f"{expected['source']}: theirs beside this run's", ""]
     lines.append(f"  {'system':{first}}{'measure':{second}}{'theirs':>6}   {'this run':15} difference   theirs lies")
@@ -351,23 +362,28 @@ def _expected_lines(expected: Json) -> list[str]:
         lines.append(
             f"  {name:{first}}{row['measure']:{second}}{row['expected']:6.3f}   {cell:15} {less:>10}   {row['lies']}"
         )
-    why = dict.fromkeys(row["sentence"] for row in rows if row["lies"] == "not comparable")
+    sentences = dict.fromkeys(row["sentence"] for row in rows if row["lies"] == "not comparable")
     return [
         *lines,
         "",
-        *(textwrap.fill(one, WIDTH, initial_indent="  ", subsequent_indent="  ") for one in why),
+        *(textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ") for text in sentences),
         "  within, above or below the 95 % interval of this run. What else differs is in the config.",
     ]
 
 
-def _across_lines(one: Json) -> list[str]:
-    """A measure's table over collections."""
-    lines = [(line["collection"], line["cells"], [line["best"]] * len(line["cells"]), "") for line in one["lines"]]
-    return [one["measure"], "", *_grid("collection", one["systems"], lines), *_about_cells("row", one["several"], None)]
+def _across_lines(table: Json) -> list[str]:
+    """Lay out a measure's table over collections."""
+    lines = [(line["collection"], line["cells"], [line["best"]] * len(line["cells"]), "") for line in table["lines"]]
+    return [
+        table["measure"],
+        "",
+        *_grid("collection", table["systems"], lines),
+        *_about_cells("row", table["trainings"], None),
+    ]
 
 
 def _result_lines(result: Json) -> list[str]:
-    """A collection's table of systems by measures, and its comparisons."""
+    """Lay out a collection's table of systems by measures, and its comparisons."""
     names, seeds = result["measures"], len(result["seeds"])
     lines = []
     for entry in result["systems"]:
@@ -386,21 +402,27 @@ def _result_lines(result: Json) -> list[str]:
 
 
 def _grid(head: str, names: list[str], lines: list[tuple[str, list[Any], list[Any], str]]) -> list[str]:
-    """Lines of a name, its cells, the best of each cell's kind and a remark, in blocks of as many columns as fit."""
-    texts = [[_cell(cell, at) for cell, at in zip(cells, best, strict=True)] for _, cells, best, _ in lines]
+    """Lay out lines in blocks of as many columns as fit.
+
+    A line has a name, its cells, the best of each cell's kind and a remark.
+    """
+    texts = [
+        [_cell(cell, best_of_kind) for cell, best_of_kind in zip(cells, best, strict=True)]
+        for _, cells, best, _ in lines
+    ]
     first = min(44, max(len(head), *(len(name) for name, *_ in lines))) + 2
     column = 3 + max(len(text.rstrip()) for text in [*names, *(text for row in texts for text in row)])
-    remark = max(len(about) for *_, about in lines)
+    remark = max(len(note) for *_, note in lines)
     fits = max(1, (WIDTH - 2 - first - remark) // column)
-    made = []
+    blocks = []
     for start in range(0, len(names), fits):
         block = slice(start, start + fits)
-        made.append("  " + head.ljust(first) + "".join(f"{name} ".rjust(column) for name in names[block]).rstrip())
-        for (name, *_, about), row in zip(lines, texts, strict=True):
+        blocks.append("  " + head.ljust(first) + "".join(f"{name} ".rjust(column) for name in names[block]).rstrip())
+        for (name, *_, note), row in zip(lines, texts, strict=True):
             short = textwrap.shorten(name, first - 2, placeholder="…").ljust(first)
-            made.append("  " + short + "".join(text.rjust(column) for text in row[block]).rstrip() + about)
-        made.append("")
-    return made
+            blocks.append("  " + short + "".join(text.rjust(column) for text in row[block]).rstrip() + note)
+        blocks.append("")
+    return blocks
 
 
 def _cell(cell: Cell | None, best: float | None) -> str:
@@ -411,9 +433,9 @@ def _cell(cell: Cell | None, best: float | None) -> str:
     return f"{cell.mean:.3f}{half}{deviation}" + ("*" if cell.mean == best else " ")
 
 
-def _about_cells(line: str, several: bool, seeds: int | None) -> list[str]:
-    """What the numbers of a table are."""
-    over = "queries and trainings" if several else "the queries"
+def _about_cells(line: str, trainings: bool, seeds: int | None) -> list[str]:
+    """Explain the numbers of a table."""
+    over = "queries and trainings" if trainings else "the queries"
     deviation = f"; in brackets the deviation over the {seeds} seeds" if seeds else ""
     return [
         f"  ± is half of the 95 % interval over {over}{deviation}.",
@@ -422,26 +444,26 @@ def _about_cells(line: str, several: bool, seeds: int | None) -> list[str]:
 
 
 def _comparison_lines(result: Json) -> list[str]:
-    """Each comparison, a line a measure: the difference, the verdict and p of both tests, and what they mean."""
+    """Lay out each comparison, a line a measure: the difference, the verdict and p of both tests, with notes."""
     if not result["comparisons"]:
         return []
     entries = result["comparisons"]
     tests = {"method": "the method", "training": "this training"}
-    if all(one["method"] is None for entry in entries for one in entry["measures"]):
+    if all(measure["method"] is None for entry in entries for measure in entry["measures"]):
         del tests["method"]
-    name = max(len(one["name"]) for entry in entries for one in entry["measures"])
-    left = 6 + name + 2 + len("+0.000 ± 0.000") + 2 + len("no clear difference")
+    name = max(len(measure["name"]) for entry in entries for measure in entry["measures"])
+    indent = 6 + name + 2 + len("+0.000 ± 0.000") + 2 + len("no clear difference")
     lines = ["", "  Is the difference more than chance?", ""]
-    lines.append(" " * left + "".join(f"   {words:>14}" for words in tests.values()))
-    lines.append(" " * left + "   " + "   ".join(f"{'p':>6}{'Holm':>8}" for _ in tests))
+    lines.append(" " * indent + "".join(f"   {words:>14}" for words in tests.values()))
+    lines.append(" " * indent + "   " + "   ".join(f"{'p':>6}{'Holm':>8}" for _ in tests))
     for entry in entries:
         over = f" ({len(entry['seeds'])} seeds)" if len(entry["seeds"]) > 1 else ""
         lines.append(f"  {entry['system']} against {entry['baseline']}{over}")
-        for one in entry["measures"]:
-            half = "" if one["half"] is None else f" ± {one['half']:.3f}"
-            said = f"{one['name']:{name}}  {one['difference']:+.3f}{half:8}  {one['word']:19}"
-            ps = [_ps(one[test]) for test in tests]
-            lines.append(" " * 6 + said + "".join(f"   {text}" for text in ps))
+        for measure in entry["measures"]:
+            half = "" if measure["half"] is None else f" ± {measure['half']:.3f}"
+            summary = f"{measure['name']:{name}}  {measure['difference']:+.3f}{half:8}  {measure['word']:19}"
+            ps = [_ps(measure[test]) for test in tests]
+            lines.append(" " * 6 + summary + "".join(f"   {text}" for text in ps))
     return [*lines, "", *(f"  {line}" for text in result["about_tests"] for line in textwrap.wrap(text, WIDTH - 2))]
 
 

@@ -18,20 +18,20 @@ Kind = Literal["all", "untrained"]
 def selected(
     values: Mapping[str, Sequence[np.ndarray]], trained: Mapping[str, bool], costs: Mapping[str, int] | None = None
 ) -> Json:
-    """The best trained system, and the best untrained one as its baseline, with every candidate's value.
+    """Select the best trained system, and the best untrained system as its baseline.
 
     `values` has each system's (Q,) values of the same queries, one array a seed. A system's value is the mean over
-    seeds and queries, `behind` how far it is behind the best of all (with costs, of those that have one); standard
-    errors are those of a mean over the queries, None of one query. Of equals the first is the best. Without a system of
-    either kind nothing is selected, and `why` says so.
+    seeds and queries, and `behind` is its distance from the best system (with costs, from the best that has a cost).
+    Standard errors are those of a mean over the queries, None for a single query. The first of equal systems is the
+    best. If one of the two kinds is missing nothing is selected, and `why` names the reason.
 
-    With the systems' costs, of which only the order counts, one is chosen to `deploy`, and a trained one that is stands
-    in for the best trained one. Where nothing was trained, it is compared with the cheapest one, and if it is that one
-    itself, the best of the others with it.
+    `costs` order the systems by cost. With costs, a system is chosen to `deploy`. If that system was trained, it
+    replaces the best trained system. If nothing was trained, compare the chosen system with the cheapest. If they are
+    the same system, compare it with the runner-up.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0]), np.array([0.0, 1.0])]}
-    >>> made = selected(values, {"BM25": False, "retriever": True})
-    >>> made["system"], made["baseline"], [one["value"] for one in made["candidates"]]
+    >>> selection = selected(values, {"BM25": False, "retriever": True})
+    >>> selection["system"], selection["baseline"], [candidate["value"] for candidate in selection["candidates"]]
     ('retriever', 'BM25', [0.5, 0.75])
     """
     means = {name: np.mean(seeds, axis=0) for name, seeds in values.items()}
@@ -41,37 +41,40 @@ def selected(
         {
             "system": name,
             "trained": trained[name],
-            "value": float(each.mean()),
-            "standard_error": standard_error(each),
-            "behind": float((means[first] - each).mean()),
-            "behind_error": standard_error(means[first] - each),
+            "value": float(by_query.mean()),
+            "standard_error": standard_error(by_query),
+            "behind": float((means[first] - by_query).mean()),
+            "behind_error": standard_error(means[first] - by_query),
         }
-        for name, each in means.items()
+        for name, by_query in means.items()
     ]
     cheapest = min(costs, key=costs.__getitem__, default="")
     deploy: Json = {"deploy": cheapest_of_the_best(means, costs)} if costs else {}
-    kinds = {kind: [one for one in candidates if one["trained"] is kind] for kind in (True, False)}
-    best = {kind: max(of, key=lambda one: one["value"])["system"] for kind, of in kinds.items() if of}
+    kinds = {kind: [candidate for candidate in candidates if candidate["trained"] is kind] for kind in (True, False)}
+    best = {
+        kind: max(group, key=lambda candidate: candidate["value"])["system"] for kind, group in kinds.items() if group
+    }
     if deploy and trained[deploy["deploy"]]:
         best[True] = deploy["deploy"]
     elif deploy and not kinds[True] and len(costs) > 1:
-        others = [name for name in costs if name != deploy["deploy"]]
-        dearer = max(others, key=lambda name: means[name].mean())
-        best = {True: deploy["deploy"] if cheapest in others else dearer, False: cheapest}
+        remaining = [name for name in costs if name != deploy["deploy"]]
+        dearer = max(remaining, key=lambda name: means[name].mean())
+        best = {True: deploy["deploy"] if cheapest in remaining else dearer, False: cheapest}
     if len(best) == 2:
         return {"system": best[True], "baseline": best[False], "why": "", "candidates": candidates, **deploy}
-    why = "no system was trained" if not kinds[True] else "every system was trained"
-    return {"system": None, "baseline": None, "why": why, "candidates": candidates, **deploy}
+    reason = "no system was trained" if not kinds[True] else "every system was trained"
+    return {"system": None, "baseline": None, "why": reason, "candidates": candidates, **deploy}
 
 
 def standard_error(values: np.ndarray) -> float | None:
-    """The standard error of the mean of (Q,) values."""
+    """Return the standard error of the mean of (Q,) values."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
 
 def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, int]) -> str:
-    """The best of those systems that cost no more than the cheapest one which is no worse than the best of all by more
-    than one standard error of their paired difference (the rule of one standard error: Breiman et al., 1984, 3.4.3).
+    """Take the systems that are within one standard error of the best. Return the best of those that cost no more than
+    the cheapest of them (the rule of one standard error: Breiman et al., 1984, 3.4.3). The error is that of the paired
+    difference.
 
     The rule alone can pass over a cheap system for a dearer and worse one, whose differences from the best vary more.
 
@@ -93,34 +96,41 @@ def cheapest_of_the_best(means: Mapping[str, np.ndarray], costs: Mapping[str, in
 
 
 def best_of(selection: Json, kind: Kind) -> str:
-    """The system of a kind that a selection stands for: of all systems the one to deploy, where one was chosen, else
-    the best; of the untrained ones the best. KeyError where there is none, as nothing was measured.
+    """Return the system of a kind that a selection stands for.
+
+    For `all` this is the system to deploy, if one was chosen, else the best of all. For `untrained` it is the best
+    untrained system. KeyError if no system of the kind was measured.
 
     >>> values = {"BM25": [np.array([0.0, 1.0])], "retriever": [np.array([1.0, 1.0])]}
-    >>> made = selected(values, {"BM25": False, "retriever": True})
-    >>> best_of(made, "all"), best_of(made, "untrained")
+    >>> selection = selected(values, {"BM25": False, "retriever": True})
+    >>> best_of(selection, "all"), best_of(selection, "untrained")
     ('retriever', 'BM25')
     """
     if kind == "all" and "deploy" in selection:
         return str(selection["deploy"])
-    of = [one for one in selection["candidates"] if kind == "all" or not one["trained"]]
-    if not of:
+    candidates = [candidate for candidate in selection["candidates"] if kind == "all" or not candidate["trained"]]
+    if not candidates:
         raise KeyError(f"no system of the kind {kind!r} was measured on {selection.get('split')!r}")
-    return str(max(of, key=lambda one: one["value"])["system"])
+    return str(max(candidates, key=lambda candidate: candidate["value"])["system"])
 
 
 def leading(selection: Path | str | None, comparisons: Sequence[Mapping[str, str]]) -> Json:
-    """The comparison that leads. `selection` is the folder of `selection.json`: then it is that of the selected
-    systems, by a `measure`. Otherwise it is the first that was asked for, if any, and `why` says why nothing was
-    selected: what the file says, or `selection` itself. `selected_on` is the split of the selection, of so many judged
-    `queries`; `deploy` is there where a system was chosen.
+    """Return the comparison that leads.
+
+    If `selection` is the folder of `selection.json`, compare the selected systems by its `measure`. Otherwise take the
+    first requested comparison, if any; `why` then holds the reason why nothing was selected, from the file or
+    `selection` itself. `selected_on` is the split of the selection with its number of judged `queries`. `deploy` is
+    present if a system was chosen.
     """
     first = comparisons[0] if comparisons else {"system": None, "baseline": None}
-    told = {"measure": None, "selected_on": None, "queries": None, "why": "", **first}
+    comparison = {"measure": None, "selected_on": None, "queries": None, "why": "", **first}
     if not isinstance(selection, Path):
-        return {**told, "why": selection or ""}
-    made = read_json(selection / FILE)
-    told |= {"selected_on": made["split"], **{key: made[key] for key in ("queries", "why", "deploy") if key in made}}
-    if made["system"] is None:
-        return told
-    return told | {key: made[key] for key in ("system", "baseline", "measure")}
+        return {**comparison, "why": selection or ""}
+    saved = read_json(selection / FILE)
+    comparison |= {
+        "selected_on": saved["split"],
+        **{key: saved[key] for key in ("queries", "why", "deploy") if key in saved},
+    }
+    if saved["system"] is None:
+        return comparison
+    return comparison | {key: saved[key] for key in ("system", "baseline", "measure")}

@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
     freedom: float
 
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the mean's 95 % interval, by Student's t; None where the variance is not known."""
+        """Return the ends of the mean's 95 % interval, by Student's t, or None if the variance is unknown."""
         from scipy import stats
 
         if self.freedom == 0:
@@ -55,7 +55,8 @@ class Estimate(NamedTuple):
 
 
 def estimate(layouts: Sequence[Layout], weights: Sequence[float] = (1.0,)) -> Estimate:
-    """The weighted mean of the means of (S, Q) layouts, one a collection; its variance counts queries and trainings.
+    """Return the weighted mean of the means of (S, Q) layouts, one a collection, with a variance that counts queries
+    and trainings.
 
     One layout with one seed gives the usual error of a mean over queries. With several seeds the values of every seed
     and query are a crossed two-way layout without replication, both random: value = mean + seed + query + interaction,
@@ -91,8 +92,8 @@ def estimate(layouts: Sequence[Layout], weights: Sequence[float] = (1.0,)) -> Es
     if seeds > 1:
         trainings = _Source(np.array([by_seed.var(ddof=1) / seeds]), np.array([seeds - 1]))
         freedom = (seeds - 1) * (counts - 1)
-        left = np.array([(_residuals(values) ** 2).sum() for values in layouts])
-        interaction = _Source(squared * left / freedom / (seeds * counts), freedom)
+        residuals = np.array([(_residuals(values) ** 2).sum() for values in layouts])
+        interaction = _Source(squared * residuals / freedom / (seeds * counts), freedom)
         # Mean squares that are equal differ in their last bits.
         counted = [source for source in (trainings, queries) if source.total > interaction.total * (1 + 1e-9)]
         terms = [*((1, source) for source in counted), (1 - len(counted), interaction)]
@@ -118,12 +119,12 @@ class _Source(NamedTuple):
 
 
 def _residuals(values: Layout) -> Layout:
-    """What neither the seed nor the query explains."""
+    """Return the part of the values that neither the seed nor the query explains."""
     return values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
 
 
 def layouts(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], Layout]]:
-    """For each measure the query ids in order and the (S, Q) values of per-query tables, one a seed.
+    """Return for each measure the query ids in order and the (S, Q) values of per-query tables, one a seed.
 
     ValueError if the queries differ between the seeds.
 
@@ -135,9 +136,9 @@ def layouts(tables: Sequence[pa.Table]) -> dict[str, tuple[list[str], Layout]]:
     first, *rest = [by_measure(table) for table in tables]
     merged = {}
     for name, (queries, values) in first.items():
-        if any(name not in other or other[name][0] != queries for other in rest):
+        if any(name not in layout or layout[name][0] != queries for layout in rest):
             raise ValueError(f"{name}: the seeds of one system were measured on different queries")
-        merged[name] = (queries, np.stack([values, *(other[name][1] for other in rest)]))
+        merged[name] = (queries, np.stack([values, *(layout[name][1] for layout in rest)]))
     return merged
 
 
@@ -166,50 +167,57 @@ def compare_averages(
     seed: int,
     rounds: int = 10_000,
 ) -> list[Json]:
-    """As `compare`, of weighted means over collections: a pair of systems' tables and a weight for each, and the
-    measures that all have. A query may swap its two values by itself, whatever its collection; it counts as much as it
-    does in the mean."""
+    """Compare weighted means over collections, as `compare` does for one collection.
+
+    `pairs` holds the two systems' tables of each collection, `weights` a weight for each. Measures that all collections
+    have are compared. Randomization swaps a query's two values independently of its collection. A query counts as much
+    as it does in the mean.
+    """
     measured = [paired(layouts(system), layouts(baseline)) for system, baseline in pairs]
     comparisons = []
-    for name in (name for name in measured[0] if all(name in other for other in measured)):
-        both = [of[name] for of in measured]
+    for name in (name for name in measured[0] if all(name in values for values in measured)):
+        both = [values[name] for values in measured]
         queries = [a.shape[1] for a, _ in both]
         mean = estimate([(a - b).mean(0, keepdims=True) for a, b in both], weights)
         share = np.repeat(np.divide(weights, queries), queries)
-        ours, theirs = (share * np.concatenate([one.mean(0) for one in side]) for side in zip(*both, strict=True))
-        tests = [(THIS_TRAINING, mean, paired_randomization(ours, theirs, seed=seed, rounds=rounds))]
+        system_means, baseline_means = (
+            share * np.concatenate([values.mean(0) for values in side]) for side in zip(*both, strict=True)
+        )
+        tests = [(THIS_TRAINING, mean, paired_randomization(system_means, baseline_means, seed=seed, rounds=rounds))]
         if len(both[0][0]) > 1:
             crossed = estimate([a - b for a, b in both], weights)
             tests.append((THE_METHOD, crossed, crossed.p()))
-        for test, found, p in tests:
-            about = {"measure": name, "difference": found.mean, **ends(found)}
-            comparisons.append({**about, "p": p, "test": test, "queries": sum(queries)})
+        for test, estimated, p in tests:
+            shared = {"measure": name, "difference": estimated.mean, **ends(estimated)}
+            comparisons.append({**shared, "p": p, "test": test, "queries": sum(queries)})
     return comparisons
 
 
 def paired(
-    ours: dict[str, tuple[list[str], Layout]], theirs: dict[str, tuple[list[str], Layout]]
+    system: dict[str, tuple[list[str], Layout]], baseline: dict[str, tuple[list[str], Layout]]
 ) -> dict[str, tuple[Layout, Layout]]:
-    """The values of two systems on the queries that both have, by measure; ValueError where neither's queries are
-    among the other's, or a correlation's pairs differ."""
+    """Return the values of two systems on the queries that both have, by measure.
+
+    ValueError if neither system's queries contain the other's, or if the pairs of a correlation differ.
+    """
     both = {}
-    for name in (name for name in ours if name in theirs):
-        (queries, a), (others, b) = ours[name], theirs[name]
-        if queries != others:
-            common = set(queries) & set(others)
-            if len(common) < min(len(queries), len(others)):
+    for name in (name for name in system if name in baseline):
+        (queries, a), (baseline_queries, b) = system[name], baseline[name]
+        if queries != baseline_queries:
+            common = set(queries) & set(baseline_queries)
+            if len(common) < min(len(queries), len(baseline_queries)):
                 raise ValueError(f"{name}: the systems to compare were measured on different queries")
             if name in CORRELATIONS:  # a mean of some pairs' values is no correlation of these
                 raise ValueError(f"{name}: the systems to compare were measured on different pairs")
             a = a[:, [query in common for query in queries]]
-            b = b[:, [query in common for query in others]]
+            b = b[:, [query in common for query in baseline_queries]]
         both[name] = (a, b)
     return both
 
 
-def ends(found: Estimate) -> Json:
-    """`low` and `high`, the ends of the interval; None of one query."""
-    low, high = found.interval() or (None, None)
+def ends(estimated: Estimate) -> Json:
+    """Return `low` and `high`, the ends of the interval, both None for a single query."""
+    low, high = estimated.interval() or (None, None)
     return {"low": low, "high": high}
 
 
@@ -244,9 +252,9 @@ def paired_randomization(a: np.ndarray, b: np.ndarray, *, seed: int, rounds: int
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Each p corrected for the others of its family (Holm, 1979): the smallest of m is multiplied by m, the next by
-    m - 1, and so on, and none is below one before it. Whatever the dependence, the chance that any true null hypothesis
-    of the family gets a corrected p below .05 is at most 5 %.
+    """Correct each p for the rest of its family (Holm, 1979). The smallest of m is multiplied by m, the next by m - 1,
+    and so on, and none gets below the one before. Whatever the dependence, the chance that any true null hypothesis of
+    the family gets a corrected p below .05 is at most 5 %.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -259,14 +267,14 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def corrected(comparisons: Sequence[Json]) -> list[Json]:
-    """The comparisons with `p_holm`: a family is all comparisons of one table, a collection's split, by one test.
+    """Add `p_holm` to the comparisons. A family is all comparisons of a table (a collection's split) by the same test.
 
-    The least p of `THIS_TRAINING` is 1 / (rounds + 1): of more than rounds / 20 comparisons it says nothing.
+    The least p of `THIS_TRAINING` is 1 / (rounds + 1), so it cannot tell more than rounds / 20 comparisons apart.
     """
     families: dict[tuple[str, str, str], list[int]] = {}
-    for at, one in enumerate(comparisons):
-        families.setdefault((one["collection"], one["split"], one["test"]), []).append(at)
-    made: dict[int, float] = {}
+    for index, comparison in enumerate(comparisons):
+        families.setdefault((comparison["collection"], comparison["split"], comparison["test"]), []).append(index)
+    corrected_p: dict[int, float] = {}
     for places in families.values():
-        made.update(zip(places, holm([comparisons[at]["p"] for at in places]), strict=True))
-    return [{**one, "p_holm": made[at]} for at, one in enumerate(comparisons)]
+        corrected_p.update(zip(places, holm([comparisons[index]["p"] for index in places]), strict=True))
+    return [{**comparison, "p_holm": corrected_p[index]} for index, comparison in enumerate(comparisons)]

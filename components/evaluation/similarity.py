@@ -69,9 +69,9 @@ def pearson(x: Floats, y: Floats) -> Correlation:
 
 
 def spearman(x: Floats, y: Floats) -> Correlation:
-    """Spearman's correlation of (n,) numbers: Pearson's of their ranks, where equal numbers share their mean rank; 0
-    where one of them is constant, as it then says nothing of any order (scipy has NaN).
+    """Return Spearman's correlation of (n,) numbers: Pearson's of their ranks.
 
+    Equal numbers share their mean rank. A constant column has no order, and the correlation is 0 (scipy returns NaN).
     One pair changes the ranks of all others, so its influence has more terms than Pearson's of the ranks.
 
     >>> round(spearman(np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 2.0, 30.0, 4.0])).value, 4)
@@ -79,10 +79,10 @@ def spearman(x: Floats, y: Floats) -> Correlation:
     """
     if _constant(x) or _constant(y):
         return Correlation(0.0, np.zeros(len(x)))
-    ones = np.ones(len(x))
-    a, b = 1 - _share_above(x, ones), 1 - _share_above(y, ones)  # (rank - 1/2) / n: their means are 1/2
+    equal = np.ones(len(x))
+    a, b = 1 - _share_above(x, equal), 1 - _share_above(y, equal)  # (rank - 1/2) / n: their means are 1/2
     covariance = _influence(a, b, _share_above(x, b) + _share_above(y, a))
-    variances = [_influence(own, own, 2 * _share_above(of, own)) for of, own in ((x, a), (y, b))]
+    variances = [_influence(ranks, ranks, 2 * _share_above(numbers, ranks)) for numbers, ranks in ((x, a), (y, b))]
     scale = np.sqrt(a.var() * b.var())
     value = float(((a - 0.5) * (b - 0.5)).mean() / scale)
     relative = variances[0] / a.var() + variances[1] / b.var()
@@ -90,52 +90,55 @@ def spearman(x: Floats, y: Floats) -> Correlation:
 
 
 def _share_above(x: Floats, weights: Floats) -> Floats:
-    """(n,) for each number the mean over all n of the weights of those above it, of equal ones half."""
-    _, of = np.unique(x, return_inverse=True)
-    sums = np.bincount(of, weights)
-    return ((weights.sum() - np.cumsum(sums) + sums / 2) / len(x))[of]
+    """Return for each number the mean over all n of the weights of larger numbers, and half of equal ones: (n,)."""
+    _, rank = np.unique(x, return_inverse=True)
+    sums = np.bincount(rank, weights)
+    return ((weights.sum() - np.cumsum(sums) + sums / 2) / len(x))[rank]
 
 
 def _influence(a: Floats, b: Floats, through_ranks: Floats) -> Floats:
-    """(n,) a pair's influence on the mean of `a * b`, directly and through the ranks of the others."""
+    """Return a pair's influence (n,) on the mean of `a * b`, directly and through the ranks of the rest."""
     return a * b + through_ranks - 3 * (a * b).mean()
 
 
 CORRELATIONS = {"Spearman": spearman, "Pearson": pearson}
 
 
-def per_pair(measure: Measure, cosines: Floats, ratings: Floats, subsets: list[str], how: Aggregation) -> Floats:
-    """(n,) a value for each pair whose mean is the correlation of the whole set.
+def per_pair(
+    measure: Measure, cosines: Floats, ratings: Floats, subsets: list[str], aggregation: Aggregation
+) -> Floats:
+    """Return a value for each pair (n,), whose mean is the correlation of the whole set.
 
-    With `mean` and `wmean` each subset has its own correlation, and the mean of the values is theirs. UserError for
-    fewer than two pairs.
+    With `mean` and `wmean` each subset has its own correlation, and the values average to the mean of these. UserError
+    for fewer than two pairs.
     """
     if len(cosines) < 2:
         raise UserError(f"{measure} needs two or more pairs, got {len(cosines)}")
     correlate = CORRELATIONS[measure]
-    if how == "all":
-        one = correlate(cosines, ratings)
-        return (one.value + one.influence).round(DIGITS)
-    names, of = np.unique(np.asarray(subsets), return_inverse=True)
-    parts = [np.flatnonzero(of == number) for number in range(len(names))]
-    found = [correlate(cosines[part], ratings[part]) for part in parts]
+    if aggregation == "all":
+        correlation = correlate(cosines, ratings)
+        return (correlation.value + correlation.influence).round(DIGITS)
+    names, subset = np.unique(np.asarray(subsets), return_inverse=True)
+    parts = [np.flatnonzero(subset == number) for number in range(len(names))]
+    correlations = [correlate(cosines[part], ratings[part]) for part in parts]
     sizes = np.array([len(part) for part in parts])
-    weights = sizes / sizes.sum() if how == "wmean" else np.full(len(parts), 1 / len(parts))
-    values = np.full(len(cosines), float(weights @ [one.value for one in found]))
-    for part, one, weight in zip(parts, found, weights, strict=True):
-        values[part] += weight * len(cosines) / len(part) * one.influence
+    weights = sizes / sizes.sum() if aggregation == "wmean" else np.full(len(parts), 1 / len(parts))
+    values = np.full(len(cosines), float(weights @ [correlation.value for correlation in correlations]))
+    for part, correlation, weight in zip(parts, correlations, weights, strict=True):
+        values[part] += weight * len(cosines) / len(part) * correlation.influence
     return values.round(DIGITS)
 
 
 def cosines(first: npt.NDArray, second: npt.NDArray) -> Floats:
-    """(n,) cosines of (n, d) vectors with (n, d) others; 1 where they are equal but for rounding (`equal_as_one`), 0
-    where one is zero."""
+    """Return the cosines (n,) of paired (n, d) vectors: 1 if they are equal but for rounding (`equal_as_one`), 0 if
+    one of them is zero.
+    """
     within = EQUAL_HALVES if np.float16 in (first.dtype, second.dtype) else EQUAL
     return equal_as_one((unit_length(first) * unit_length(second)).sum(1), within)
 
 
 def equal_as_one(cosines: Floats, within: float = EQUAL) -> Floats:
-    """(n,) cosines, of which those of equal sentences are 1: by their last digits such pairs would be in random order.
+    """Set the cosines (n,) of equal sentences to 1. Their last digits would put such pairs in random order.
 
     No other is rounded: an encoder whose vectors lie close together orders its pairs by late digits.
     """
@@ -143,7 +146,7 @@ def equal_as_one(cosines: Floats, within: float = EQUAL) -> Floats:
 
 
 def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: SimilarityConfig) -> dict[str, Any]:
-    """What the sentences' vectors (n, d) of n pairs look like, as JSON.
+    """Describe the sentences' vectors (n, d) of n pairs, as JSON.
 
     Alignment is over the pairs that are rated above `aligned_above` (None where there are none), uniformity over all
     sentences, both of vectors of length 1 (Wang and Isola, 2020; Table 2.11, which follows SimCSE).
@@ -161,8 +164,8 @@ def space(first: npt.NDArray, second: npt.NDArray, ratings: Floats, config: Simi
 
 
 def by_rating(cosines: Floats, ratings: Floats) -> list[dict[str, Any]]:
-    """The distribution of (n,) cosines in groups of ratings, the highest first; the highest rating, such as 5, is in
-    the group below it.
+    """Return the distribution of (n,) cosines in groups of ratings, the highest first. The highest rating, such as 5,
+    is in the group below it.
 
     >>> [(one["ratings"], one["pairs"]) for one in by_rating(np.zeros(4), np.array([0.0, 0.9, 4.0, 5.0]))]
     [('4 to 5', 2), ('0 to 1', 2)]

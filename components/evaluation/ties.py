@@ -16,7 +16,7 @@ NOTABLE = 0.05
 
 
 def decided(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.Table:
-    """The queries whose measures would change with another order of documents with equal scores (`DECIDED`).
+    """Return the queries whose measures depend on the order of documents with equal scores (`DECIDED`).
 
     >>> ranking = pa.table({"query_id": ["q", "q"], "doc_id": ["a", "b"], "rank": [1, 2], "score": [3.0, 3.0]})
     >>> qrels = pa.table({"query_id": ["q"], "doc_id": ["b"], "relevance": [1]})
@@ -25,14 +25,14 @@ def decided(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.T
     """
     groups = ranking.group_by(["query_id", "score"]).aggregate([([], "count_all")])
     tied = pc.unique(groups.filter(pc.greater(groups["count_all"], 1))["query_id"])
-    asked = qrels.filter(pc.is_in(qrels["query_id"], value_set=tied))
-    if not len(asked) or not measures:
+    judgements = qrels.filter(pc.is_in(qrels["query_id"], value_set=tied))
+    if not len(judgements) or not measures:
         return DECIDED.empty_table()
-    own = ranking.filter(pc.is_in(ranking["query_id"], value_set=tied)).select(["query_id", "doc_id", "score"])
-    judged = own.join(asked.select(["query_id", "doc_id", "relevance"]), ["query_id", "doc_id"])
+    results = ranking.filter(pc.is_in(ranking["query_id"], value_set=tied)).select(["query_id", "doc_id", "score"])
+    judged = results.join(judgements.select(["query_id", "doc_id", "relevance"]), ["query_id", "doc_id"])
     judged = judged.set_column(3, "relevance", pc.fill_null(judged["relevance"], 0))
     worst, best = (
-        per_query(_ranked(judged, order), asked, measures).rename_columns(["query_id", "measure", name])
+        per_query(_ranked(judged, order), judgements, measures).rename_columns(["query_id", "measure", name])
         for order, name in (("ascending", "low"), ("descending", "high"))
     )
     both = worst.append_column("high", best["high"])
@@ -40,27 +40,30 @@ def decided(ranking: pa.Table, qrels: pa.Table, measures: Sequence[str]) -> pa.T
 
 
 def _ranked(judged: pa.Table, order: str) -> pa.Table:
-    """The ranking by score, and by relevance where scores are equal."""
+    """Order the ranking by score, and by relevance where scores are equal."""
     keys = [("query_id", "ascending"), ("score", "descending"), ("relevance", order)]
     table = judged.sort_by(keys)
     query = table["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     return table.append_column("rank", pa.array(row_runs.ranks(query) + 1, pa.int32()))
 
 
-def remark(found: pa.Table, values: pa.Table) -> str:
-    """A sentence on the measure that ties decide for most queries; empty where they are few.
+def remark(tied: pa.Table, values: pa.Table) -> str:
+    """Warn about the measure that ties decide for most queries. Empty if they are few.
 
-    `found` is what `decided` says of the ranking, `values` are its measures, query by query.
+    `tied` is the result of `decided` for the ranking, `values` its measures, query by query.
     """
-    if not len(found):
+    if not len(tied):
         return ""
-    counts = found.group_by("measure").aggregate([("query_id", "count"), ("low", "sum"), ("high", "sum")])
+    counts = tied.group_by("measure").aggregate([("query_id", "count"), ("low", "sum"), ("high", "sum")])
     top = max(counts.to_pylist(), key=lambda row: row["query_id_count"])
-    own = values.filter(pc.equal(values["measure"], top["measure"]))
-    queries, others = len(own), own.filter(pc.invert(pc.is_in(own["query_id"], value_set=_of(found, top["measure"]))))
+    of_measure = values.filter(pc.equal(values["measure"], top["measure"]))
+    queries, untied = (
+        len(of_measure),
+        of_measure.filter(pc.invert(pc.is_in(of_measure["query_id"], value_set=_of(tied, top["measure"])))),
+    )
     if top["query_id_count"] < NOTABLE * queries:
         return ""
-    rest = pc.sum(others["value"]).as_py() or 0.0
+    rest = pc.sum(untied["value"]).as_py() or 0.0
     low, high = ((rest + top[name]) / queries for name in ("low_sum", "high_sum"))
     return (
         f"For {top['query_id_count']:,} of {queries:,} queries {top['measure']} depends on the order of documents with "
@@ -68,5 +71,5 @@ def remark(found: pa.Table, values: pa.Table) -> str:
     )
 
 
-def _of(found: pa.Table, measure: str) -> pa.Array:
-    return pc.unique(found.filter(pc.equal(found["measure"], measure))["query_id"])
+def _of(tied: pa.Table, measure: str) -> pa.Array:
+    return pc.unique(tied.filter(pc.equal(tied["measure"], measure))["query_id"])

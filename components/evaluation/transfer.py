@@ -67,7 +67,7 @@ class Classified(NamedTuple):
 
 
 def features(first: npt.NDArray, second: npt.NDArray | None) -> npt.NDArray[np.float32]:
-    """(n, d) vectors as a classifier reads them; of pairs (n, 2 d): |u - v| and u * v (SentEval, MRPC)."""
+    """Return the vectors (n, d) that a classifier reads, for pairs (n, 2 d): |u - v| and u * v (SentEval, MRPC)."""
     u = first.astype(np.float32)
     if second is None:
         return u
@@ -116,7 +116,7 @@ def on_given_splits(
 def _best_penalty(
     x: npt.NDArray, y: npt.NDArray, dev: tuple[npt.NDArray, npt.NDArray] | None, config: TransferConfig
 ) -> tuple[float, Bools | None]:
-    """The best inverse penalty, and which examples it classifies right of those that it was chosen by."""
+    """Return the best inverse penalty, and which of the examples that chose it are classified correctly."""
     if len(classes := np.unique(y)) < 2:
         raise UserError(f"a classifier needs two classes or more, got {', '.join(map(repr, classes.tolist()))}")
     penalties = config.inverse_penalties
@@ -124,14 +124,14 @@ def _best_penalty(
         return penalties[0], None
     if dev is not None:
         right = [_fitted(x, y, penalty).predict(dev[0]) == dev[1] for penalty in penalties]
-        scores = [one.mean() for one in right]
+        scores = [answers.mean() for answers in right]
     else:
         folds = list(_folds(y, config).split(x, y))
         right = [np.zeros(len(y), bool) for _ in penalties]
-        for own, penalty in zip(right, penalties, strict=True):
+        for answers, penalty in zip(right, penalties, strict=True):
             for train, test in folds:
-                own[test] = _fitted(x[train], y[train], penalty).predict(x[test]) == y[test]
-        scores = [np.mean([own[test].mean() for _, test in folds]) for own in right]
+                answers[test] = _fitted(x[train], y[train], penalty).predict(x[test]) == y[test]
+        scores = [np.mean([answers[test].mean() for _, test in folds]) for answers in right]
     best = int(np.argmax(scores))
     return penalties[best], right[best]
 

@@ -38,12 +38,12 @@ def expand_query(question: str, expansion: str) -> str:
 
 
 def expansion_id(query_id: str, number: int) -> str:
-    """The id of a query's expansion."""
+    """Return the id of a query's expansion."""
     return f"{query_id}#{number}"
 
 
 def distinct(expansions: Iterable[str]) -> list[tuple[int, str]]:
-    """The texts without duplicates and empty ones, with their numbers from 1. Case and white space are ignored.
+    """Drop duplicates and empty texts, and number the rest from 1. Case and white space are ignored.
 
     >>> distinct(["a b", "A  b", "c"])
     [(1, 'a b'), (3, 'c')]
@@ -59,7 +59,7 @@ def distinct(expansions: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def rows(query_id: str, expansions: Sequence[str]) -> list[dict[str, Any]]:
-    """One query's expansions as rows of the table, without duplicates."""
+    """Return a query's expansions as rows of the table, without duplicates."""
     return [
         {"doc_id": expansion_id(query_id, number), "title": "", "text": text, "query_id": query_id, "number": number}
         for number, text in distinct(expansions)
@@ -67,7 +67,7 @@ def rows(query_id: str, expansions: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def fold_of(query_id: str, folds: int) -> int:
-    """The fold (from 0) that a query is in; it depends on its id alone."""
+    """Return the fold (from 0) of a query. It depends on the query's id alone."""
     return keyed_int("fold", query_id) % folds
 
 
@@ -102,7 +102,7 @@ def write_collection(out: Path, data: Path, expansions: pa.Table) -> dict[str, A
 
 
 def _judgements(data: Path, expansions: pa.Table) -> pa.Table:
-    """The judgements of each expansion: those of its query."""
+    """Return the judgements of each expansion: those of its query."""
     qrels = read(data / "qrels.parquet", QRELS)
     names = expansions.select(["doc_id", "query_id"]).rename_columns(["expansion", "query_id"])
     joined = names.join(qrels, keys="query_id", join_type="inner")

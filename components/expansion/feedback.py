@@ -31,36 +31,39 @@ FILES = (TEXTS, ROWS, OFFSETS, COUNTS)
 
 
 def gather(out: Path, data: Path, ranking: pa.Table, queries: pa.Array) -> None:
-    """Write what workers read of a ranking without holding it: the documents' texts, by one pass over the collection,
-    and for each query, in the order of these, the rows of its documents among them and their scores."""
+    """Write the part of a ranking that workers read without holding all of it.
+
+    One pass over the collection writes the texts of the retrieved documents. A second table holds, query by query in
+    the order of `queries`, the rows of its documents among these texts and their scores.
+    """
     if (out / OFFSETS).exists():
         return
-    wanted, ids = pc.unique(ranking["doc_id"]), [pa.array([], TEXT)]
+    retrieved, ids = pc.unique(ranking["doc_id"]), [pa.array([], TEXT)]
     schema = pa.schema([("title", TEXT), ("text", TEXT)])
     with _arrow_file(out / TEXTS, schema) as writer:
         columns = ["doc_id", *schema.names]
         for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=columns):
-            part = pa.Table.from_batches([batch.filter(pc.is_in(batch["doc_id"], value_set=wanted))])
+            part = pa.Table.from_batches([batch.filter(pc.is_in(batch["doc_id"], value_set=retrieved))])
             ids += part["doc_id"].cast(TEXT).chunks
             writer.write_table(part.select(schema.names).cast(schema))
     places = pc.index_in(ranking["query_id"].combine_chunks(), value_set=queries).to_numpy(zero_copy_only=False)
     order = np.argsort(places, kind="stable")
     rows = pc.index_in(ranking["doc_id"].combine_chunks(), value_set=pa.concat_arrays(ids))
-    found = pa.table({"row": rows, "score": ranking["score"]}).take(pa.array(order))
-    with _arrow_file(out / ROWS, found.schema) as writer:
-        writer.write_table(found)
+    feedback = pa.table({"row": rows, "score": ranking["score"]}).take(pa.array(order))
+    with _arrow_file(out / ROWS, feedback.schema) as writer:
+        writer.write_table(feedback)
     write_array(out / OFFSETS, np.searchsorted(places[order], np.arange(len(queries) + 1)))
 
 
 @contextmanager
 def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    """A file of batches, which appears whole or not at all."""
+    """Open a file of batches that appears whole or not at all."""
     with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         yield writer
 
 
 def count(path: Path, data: Path) -> None:
-    """How many documents have which terms, in a file."""
+    """Write the number of documents that have each term."""
     if path.exists():
         return
     counted = relevance_model.frequencies(_sampled(data))
@@ -68,13 +71,13 @@ def count(path: Path, data: Path) -> None:
 
 
 def _sampled(data: Path) -> Iterator[str]:
-    """Titles and texts of documents at equal distances in the collection."""
+    """Yield title and text of documents at equal distances in the collection."""
     file = pq.ParquetFile(data / "documents.parquet")
-    step, at = -(-file.metadata.num_rows // SAMPLED), 0
+    step, offset = -(-file.metadata.num_rows // SAMPLED), 0
     for batch in file.iter_batches(columns=["title", "text"]):
         titles, texts = (column.to_pylist() for column in batch.columns)
-        yield from (f"{titles[row]} {texts[row]}" for row in range(-at % step, len(texts), step))
-        at += len(texts)
+        yield from (f"{titles[row]} {texts[row]}" for row in range(-offset % step, len(texts), step))
+        offset += len(texts)
 
 
 class Sampler:
@@ -86,29 +89,31 @@ class Sampler:
         configure_process(threads)
         self._config, self._seed = config, seed
         self._queries = queries_of(data, splits, ["query_id", "text"])
-        self._texts, self._rows = (pa.ipc.open_file(pa.memory_map(str(work / of))).read_all() for of in (TEXTS, ROWS))
+        self._texts, self._rows = (
+            pa.ipc.open_file(pa.memory_map(str(work / name))).read_all() for name in (TEXTS, ROWS)
+        )
         self._offsets = np.load(work / OFFSETS)
         self._frequencies = Frequencies(**read_json(work / COUNTS))
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the expansions of some queries."""
-        asked, rows = self._queries.take(task["rows"]).to_pylist(), []
-        for one, documents in zip(asked, self._feedback(task["rows"]), strict=True):
+        """Write the expansions of a task's queries."""
+        queries, rows = self._queries.take(task["rows"]).to_pylist(), []
+        for query, documents in zip(queries, self._feedback(task["rows"]), strict=True):
             drawn = relevance_model.expansions(
-                one["text"],
+                query["text"],
                 documents,
                 self._frequencies,
                 self._config,
-                partial(keyed_rng, *self._seed, "expand", one["query_id"]),
+                partial(keyed_rng, *self._seed, "expand", query["query_id"]),
             )
-            rows += expansions.rows(one["query_id"], drawn)
+            rows += expansions.rows(query["query_id"], drawn)
         pq.write_table(pa.Table.from_pylist(rows, schema=EXPANSIONS), path)
 
     def _feedback(self, places: list[int]) -> Iterator[list[Document]]:
-        """The feedback documents of some queries, each query's by themselves."""
-        spans = [self._offsets[at : at + 2].tolist() for at in places]
-        found = pa.concat_tables([self._rows.slice(start, stop - start) for start, stop in spans])
-        texts = self._texts.take(found["row"].combine_chunks())
-        columns = (texts["title"], texts["text"], found["score"])
-        documents = (Document(*one) for one in zip(*(column.to_pylist() for column in columns), strict=True))
+        """Yield the feedback documents of each query."""
+        spans = [self._offsets[place : place + 2].tolist() for place in places]
+        rows = pa.concat_tables([self._rows.slice(start, stop - start) for start, stop in spans])
+        texts = self._texts.take(rows["row"].combine_chunks())
+        columns = (texts["title"], texts["text"], rows["score"])
+        documents = (Document(*fields) for fields in zip(*(column.to_pylist() for column in columns), strict=True))
         return (list(islice(documents, stop - start)) for start, stop in spans)

@@ -19,35 +19,35 @@ CHOICE = EXPANSIONS.append(pa.field("score", pa.float64()))
 
 
 def mark_relevant(ranking: pa.Table, qrels: pa.Table) -> pa.Table:
-    """The ranking with a column `hit` that says which documents are relevant: for collections without answers.
+    """Add a column `hit` to a ranking that says which documents are relevant, for collections without answers.
 
-    The ranking may be a piece of one: of the judgements only those of its queries are looked up.
+    The ranking may be a piece of a larger ranking. Only judgements of its queries are looked up.
     """
-    asked = pc.is_in(qrels["query_id"], value_set=pc.unique(ranking["query_id"]))
-    relevant = qrels.filter(pc.and_(asked, pc.greater(qrels["relevance"], 0))).select(["query_id", "doc_id"])
+    ranked = pc.is_in(qrels["query_id"], value_set=pc.unique(ranking["query_id"]))
+    relevant = qrels.filter(pc.and_(ranked, pc.greater(qrels["relevance"], 0))).select(["query_id", "doc_id"])
     relevant = relevant.append_column("relevant", pa.array(np.ones(len(relevant), bool)))
     rows = pa.array(np.arange(len(ranking)))
     joined = ranking.append_column("row", rows).join(relevant, keys=["query_id", "doc_id"], join_type="left outer")
     hits = pc.fill_null(joined.sort_by("row")["relevant"], False)
-    return check(ranking.append_column("hit", hits), ANSWERED, what="judged ranking")
+    return check(ranking.append_column("hit", hits), ANSWERED, source="judged ranking")
 
 
 def answer_ranks(expansions: pa.Table, ranking: pa.Table) -> pa.Table:
-    """The answer rank of each expansion: the rank of the first hit in its ranking, null without a hit."""
+    """Return the answer rank of each expansion: the rank of the first hit in its ranking, null without a hit."""
     hits = ranking.filter(ranking["hit"]).group_by("query_id").aggregate([("rank", "min")])
-    at = pc.index_in(expansions["doc_id"], value_set=hits["query_id"].combine_chunks())
-    columns = [expansions["doc_id"], expansions["query_id"], hits["rank_min"].take(at)]
-    return check(pa.table(columns, names=ANSWER_RANKS.names), ANSWER_RANKS, what="answer ranks")
+    places = pc.index_in(expansions["doc_id"], value_set=hits["query_id"].combine_chunks())
+    columns = [expansions["doc_id"], expansions["query_id"], hits["rank_min"].take(places)]
+    return check(pa.table(columns, names=ANSWER_RANKS.names), ANSWER_RANKS, source="answer ranks")
 
 
 def choose(expansions: pa.Table, scores: np.ndarray, number: int | None = None, most: int = 1) -> pa.Table:
-    """For each query, the `most` expansions of lowest score; of equal scores the one generated first.
+    """Choose for each query the `most` expansions of lowest score, of equal scores those generated first.
 
     With `number` only the first expansions that were generated are candidates, by their numbers before duplicates were
     removed: the N of Chuang et al. (2023), Table 3.8, without generating again. The query without expansion (number 0)
     always is one. Queries are in the order of the table.
     """
-    table = check(expansions, EXPANSIONS, what="expansions")
+    table = check(expansions, EXPANSIONS, source="expansions")
     candidates = np.ones(len(table), bool) if number is None else table["number"].to_numpy() <= number
     queries = table["query_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     order = np.lexsort((table["number"].to_numpy(), scores, queries))
@@ -59,8 +59,8 @@ def choose(expansions: pa.Table, scores: np.ndarray, number: int | None = None, 
 def as_ranking(
     choices: pa.Table, ranking: pa.Table, otherwise: pa.Table, fusion: FusionConfig | None = None
 ) -> pa.Table:
-    """The rankings of the chosen expansions, as rankings of their queries. A query without a choice keeps that in
-    `otherwise`.
+    """Turn the rankings of the chosen expansions into rankings of their queries. A query without a choice keeps its
+    ranking in `otherwise`.
 
     The rankings of several choices of a query are fused, in the order of the choices. Queries are in the order of
     `otherwise`, followed by those that it lacks.
@@ -71,7 +71,7 @@ def as_ranking(
     if fusion is not None:
         chosen = fuse_lists(chosen, choice.drop_null().to_numpy(), fusion)
     rest = otherwise.filter(pc.invert(pc.is_in(otherwise["query_id"], value_set=pc.unique(choices["query_id"]))))
-    joined = pa.concat_tables([check(table, RANKING, what="ranking") for table in (chosen, rest)])
+    joined = pa.concat_tables([check(table, RANKING, source="ranking") for table in (chosen, rest)])
     names = pc.unique(pa.chunked_array([*otherwise["query_id"].chunks, *chosen["query_id"].chunks], TEXT))
     order = pc.index_in(joined["query_id"], value_set=names)
     return joined.append_column("order", order).sort_by([("order", "ascending"), ("rank", "ascending")]).drop(["order"])

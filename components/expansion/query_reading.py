@@ -36,7 +36,7 @@ class RerankerInputs:
         self._parts = np.load(data / PARTS, mmap_mode="r") if (data / PARTS).exists() else None
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """A batch of expanded queries, each cut to the limit."""
+        """Return a batch of expanded queries, each cut to the limit."""
         template, documents = self._tokens.template, self._tokens.documents
         if self._parts is not None:
             return template.sequences(documents, np.asarray(self._parts[rows]), self._limit)
@@ -45,7 +45,7 @@ class RerankerInputs:
         return template.pairs(documents, documents, self._pairs(rows), self._limit)
 
     def lengths(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) the lengths of the rows of `batch`."""
+        """Return the lengths (N,) of the rows of `batch`."""
         template, documents = self._tokens.template, self._tokens.documents
         if self._parts is not None:
             return template.sequence_lengths(documents, np.asarray(self._parts[rows]), self._limit)

@@ -61,7 +61,7 @@ class Frequencies(NamedTuple):
     counts: Mapping[str, int]
 
     def rare(self, term: str, common: float) -> bool:
-        """Whether a term occurs in at most the share `common` of the documents."""
+        """Check whether a term occurs in at most the share `common` of the documents."""
         return self.counts.get(term, 0) <= common * self.documents
 
     def idf(self, term: str) -> float:
@@ -71,13 +71,14 @@ class Frequencies(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    """The terms of a text: runs of 2 to 20 letters, digits and marks in lower case. A longer run is several. Where no
-    white space stands between words, as in Chinese, a run is no word: there `draws: sentence` or `title` serve."""
+    """Split a text into terms: runs of 2 to 20 letters, digits and marks in lower case. A longer run is cut. Without
+    white space between words, as in Chinese, a run is no word. Use `draws: sentence` or `title` there.
+    """
     return _WORD.findall(text.lower())
 
 
 def frequencies(texts: Iterable[str]) -> Frequencies:
-    """The document frequencies in some texts, without terms that occur in one text only."""
+    """Count the documents that have each term, without terms that occur in a single text."""
     counts: Counter[str] = Counter()
     number = 0
     for text in texts:
@@ -89,7 +90,7 @@ def frequencies(texts: Iterable[str]) -> Frequencies:
 def term_weights(
     documents: Sequence[Document], frequencies: Frequencies, config: RelevanceConfig, *, without: Iterable[str] = ()
 ) -> dict[str, float]:
-    """The weight of each term of the feedback documents, without the terms in `without` and those too common.
+    """Weigh each term of the feedback documents, except the terms in `without` and those that are too common.
 
     RM3: `sum_d P(w | d) s_d / sum_d s_d`, where P(w | d) is the share of w among the document's terms and s_d its
     score. Rocchio: `1/|D| sum_d v_d`, where v_d is the document's tf·idf vector of length 1.
@@ -127,15 +128,15 @@ def expansions(
     config: RelevanceConfig,
     rng: Callable[[int], np.random.Generator],
 ) -> list[str]:
-    """A query's expansions, the most likely first; empty if its documents have nothing to add.
+    """Sample a query's expansions, the most likely first. The list is empty if its documents have nothing to add.
 
-    `rng` returns the random generator of an expansion by its number.
+    `rng` maps the number of an expansion to its random generator.
     """
     if not documents:
         return []
     weights = term_weights(documents, frequencies, config, without=words(question))
     if config.draws == "terms":
-        ranked = sorted(weights.items(), key=lambda one: (-one[1], one[0]))[: config.pool]
+        ranked = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[: config.pool]
         choices = dict(ranked)
     elif config.draws == "sentence":
         choices = sentence_weights(documents, weights)
@@ -155,7 +156,9 @@ def expansions(
 
 
 def sentence_weights(documents: Sequence[Document], terms: Mapping[str, float]) -> dict[str, float]:
-    """For each sentence, the mean weight of its terms times its document's share of the scores; without those of 0."""
+    """Weigh each sentence by the mean weight of its terms times its document's share of the scores. Sentences of
+    weight 0 are left out.
+    """
     weights: dict[str, float] = {}
     for document, share in zip(documents, _shares(documents), strict=True):
         for sentence in sentences(document.text):
@@ -167,7 +170,7 @@ def sentence_weights(documents: Sequence[Document], terms: Mapping[str, float]) 
 
 
 def title_weights(documents: Sequence[Document]) -> dict[str, float]:
-    """For each title, its documents' share of the scores."""
+    """Weigh each title by its documents' share of the scores."""
     weights: defaultdict[str, float] = defaultdict(float)
     for document, share in zip(documents, _shares(documents), strict=True):
         if document.title:

@@ -35,17 +35,17 @@ class TargetConfig(Config):
     answer in it, a document's first sentence is taken."""
 
 
-def joined(texts: Iterable[str], several: Literal["joined", "first"], most: int | None = None) -> str:
-    """The first of some texts, or the first `most` different ones in one text; empty ones are left out.
+def joined(texts: Iterable[str], selection: Literal["joined", "first"], most: int | None = None) -> str:
+    """Return the first text, or join the first `most` distinct texts. Empty texts are left out.
 
     >>> joined(["Oslo", "", "Norway", "Oslo"], "joined")
     'Oslo *** Norway'
     """
-    different = list(dict.fromkeys(text for each in texts if (text := " ".join(each.split()))))
-    return BETWEEN.join(different[: 1 if several == "first" else most])
+    different = list(dict.fromkeys(words for text in texts if (words := " ".join(text.split()))))
+    return BETWEEN.join(different[: 1 if selection == "first" else most])
 
 
 def sentence(text: str, answers: Sequence[str], mode: Mode = "tokens") -> str:
-    """The first sentence that contains an answer; if none does, the first sentence."""
+    """Return the first sentence that contains an answer, or the first sentence if none does."""
     parts, contains_answer = sentences(text), matcher(answers, mode)
     return next((part for part in parts if contains_answer(normalize(part, mode))), parts[0] if parts else "")

@@ -53,5 +53,5 @@ def discriminator(scores: Scores) -> Tensor:
     return _mean(softplus(-student), positive) + _mean(softplus(student), negative)
 
 
-def _mean(values: Tensor, where: Tensor) -> Tensor:
-    return values.masked_fill(~where, 0.0).sum(-1) / where.sum(-1).clamp_min(1)
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    return values.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp_min(1)

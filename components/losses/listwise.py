@@ -105,7 +105,7 @@ def symmetric_kl(scores: Scores, *, temperature: float = 1.0) -> Tensor:
     """
     if scores.teacher is None:
         raise ValueError("symmetric_kl compares two passes of a ranker: `over: passes`")
-    first, second = (log_softmax(each / temperature, scores.where) for each in (scores.student, scores.teacher))
+    first, second = (log_softmax(logits / temperature, scores.where) for logits in (scores.student, scores.teacher))
     return ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # both are 0 at what does not count
 
 

@@ -16,17 +16,19 @@ Read = Callable[[Any, str], Any]
 
 
 def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) -> Any:
-    """What `read` makes of a model, frozen under a new adapter where `source` asks for one. An adapter in the folder is
-    read with its base, and merged into it where `source` asks for none."""
+    """Read a model with `read`, frozen under a new adapter if `source` requests an adapter.
+
+    An adapter in the folder is read with its base. It is merged into the base if `source` requests none.
+    """
     wanted = source.adapter if isinstance(source, Adaptable) else None
     place = Path(locate_model(source.model)) / folder
     if (saved := adapters.read_base(place)) is None:
         model = read(source, folder)
         if wanted is not None:
-            told = source.model_dump(
+            settings = source.model_dump(
                 include={"model", "revision", "layers", "dropout", "weights", "seed", "attention", "adapter"}
             )
-            base = adapters.identified(Base(**told, folder=folder), getattr(model.config, "_commit_hash", None))
+            base = adapters.identified(Base(**settings, folder=folder), getattr(model.config, "_commit_hash", None))
             with seeded(base.seed):
                 adapters.add(model, base, head=head)
         return model
@@ -42,7 +44,7 @@ def adapted(read: Read, source: Pretrained, folder: str, *, head: bool = False) 
 
 
 def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
-    """What `save_tower` wrote of a model with an adapter; None where the folder has none."""
+    """Load a model with an adapter that `save_tower` wrote, or return None if the folder has no adapter."""
     base = adapters.read_base(folder)
     if base is None:
         return None
@@ -52,7 +54,7 @@ def saved(read: Read, folder: Path, *, head: bool = False) -> Any:
 
 
 def _over_base(read: Read, base: Base, place: Path, *, head: bool) -> Any:
-    """A base, which must be as it was, under an adapter without trained weights."""
+    """Put an adapter without trained weights over a base, whose files must be unchanged."""
     adapters.check(base, place)
     model = read(base, base.folder)
     adapters.add(model, base, head=head)

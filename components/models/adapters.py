@@ -43,16 +43,16 @@ _bodies: WeakValueDictionary[tuple[Any, ...], Body] = WeakValueDictionary()
 
 
 def identified(base: Base, commit: str | None) -> Base:
-    """A base with what tells whether it is still the same: the digests of its weights' files, or the hub's commit."""
+    """Add to a base what identifies its weights: the digests of their files, or the hub's commit."""
     if base.weights == "random":
         return base
     files = {name: sha256(path) for name, path in base.files().items() if path.suffix in _KINDS}
-    found = {name.removeprefix(f"{base.model}/"): digest for name, digest in files.items()}
-    return base.model_copy(update={"sha256": found} if found else {"revision": commit or base.revision})
+    digests = {name.removeprefix(f"{base.model}/"): code for name, code in files.items()}
+    return base.model_copy(update={"sha256": digests} if digests else {"revision": commit or base.revision})
 
 
 def check(base: Base, place: Path) -> None:
-    """UserError where the files of a base are others than those that its adapter was trained over."""
+    """Raise UserError if the files of a base differ from those that its adapter was trained over."""
     for name, expected in base.sha256.items():
         path = Path(locate_model(base.model)) / name
         if not path.is_file():
@@ -84,12 +84,12 @@ def add(model: Any, base: Base, *, head: bool) -> None:
 
 
 def has_adapter(model: Any) -> bool:
-    """Whether a Hugging Face model has an adapter."""
+    """Check whether a Hugging Face model has an adapter."""
     return isinstance(getattr(model, "body", None), Body)
 
 
 def has_adapted_layers(model: Any) -> bool:
-    """Whether layers of a model have an adapter, whatever part of it the adapter is of."""
+    """Check whether any layers of a model have an adapter, on whatever part of the model it was put."""
     return any(_FACTOR in name for name, _ in model.named_parameters())
 
 
@@ -130,7 +130,7 @@ def merge(model: Any) -> None:
 
 
 def copied(model: Any) -> Any:
-    """A copy of a Hugging Face model, over the same frozen weights where it has an adapter."""
+    """Copy a Hugging Face model. A model with an adapter shares its frozen weights with the copy."""
     frozen = _frozen(model) if has_adapter(model) else []
     return copy.deepcopy(model, {id(weight): nn.Parameter(weight.data, requires_grad=False) for _, weight in frozen})
 
@@ -156,27 +156,29 @@ def save(model: Any, folder: Path) -> None:
 
 
 def load(model: Any, folder: Path) -> None:
-    """Load the weights that `save` wrote into a model with an adapter of the same form. A classifier takes those of an
-    encoder too, and keeps its head as it is."""
-    found = load_file(folder / WEIGHTS)
+    """Load the weights that `save` wrote into a model with an adapter of the same form.
+
+    A classifier takes the weights of an encoder too, and keeps its head.
+    """
+    weights = load_file(folder / WEIGHTS)
     factors = [name for name, _ in model.base_model.named_parameters() if _FACTOR in name]
-    for part, own in ((model, list(_own(model))), (model.base_model, factors)):
-        names = {_saved_name(name): name for name in own}
-        if found.keys() == names.keys():
-            part.load_state_dict({names[name]: weight for name, weight in found.items()}, strict=False)
+    for part, names_here in ((model, list(_own(model))), (model.base_model, factors)):
+        names = {_saved_name(name): name for name in names_here}
+        if weights.keys() == names.keys():
+            part.load_state_dict({names[name]: value for name, value in weights.items()}, strict=False)
             return
-    odd = sorted(found.keys() ^ {_saved_name(name) for name in _own(model)})
+    odd = sorted(weights.keys() ^ {_saved_name(name) for name in _own(model)})
     raise ValueError(f"{folder}: this adapter is of another model: {', '.join(odd[:5])}")
 
 
 def read_base(folder: Path) -> Base | None:
-    """The base of the adapter in a folder; None where there is no adapter."""
+    """Read the base of the adapter in a folder, or return None if there is no adapter."""
     file = folder / BASE
     return Base.model_validate(read_json(file)) if file.is_file() else None
 
 
 def _key(base: Base, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-    """What two models must have alike to stand on one body."""
+    """Return the properties that two models must share to stand on the same frozen weights."""
     layers = tuple(base.layers) if isinstance(base.layers, list) else base.layers
     drawn = base.seed if base.weights == "random" else None
     same = (locate_model(base.model), base.revision, base.folder, layers, drawn, tuple(sorted(base.sha256.items())))
@@ -191,23 +193,23 @@ def _peft_config(adapter: Adapter, targets: list[str]) -> Any:
 
 
 def _targets(model: Any, base: Base) -> list[str]:
-    """The names of the linear layers that get an adapter: of those in the model's list of layers, as asked for."""
+    """Return the names of the linear layers in the model's list of layers that get an adapter."""
     lists = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     linear = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and any(name.startswith(f"{one}.") for one in lists)
+        if isinstance(module, nn.Linear) and any(name.startswith(f"{prefix}.") for prefix in lists)
     ]
     assert base.adapter is not None
-    asked, kinds = base.adapter.targets, {name.rpartition(".")[2] for name in linear}
+    targets, kinds = base.adapter.targets, {name.rpartition(".")[2] for name in linear}
     if not linear:
         raise UserError(f"adapter: {base.model} has no linear layers that could get one; accepted: null")
-    for one in asked or ():
-        if one not in kinds:
+    for target in targets or ():
+        if target not in kinds:
             raise UserError(
-                f"adapter.targets: {base.model} has no linear layers {one!r}; accepted: {listing(sorted(kinds))}"
+                f"adapter.targets: {base.model} has no linear layers {target!r}; accepted: {listing(sorted(kinds))}"
             )
-    return [name for name in linear if asked is None or name.rpartition(".")[2] in asked]
+    return [name for name in linear if targets is None or name.rpartition(".")[2] in targets]
 
 
 def _targets_of(model: Any) -> list[str]:
@@ -217,7 +219,7 @@ def _targets_of(model: Any) -> list[str]:
 
 
 def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a classifier that come after its layers: its own, and the pooler that BERT's has inside."""
+    """Return the parts of a classifier that come after its layers: its own, and the pooler inside BERT's."""
     for name, module in model.named_children():
         if module is not model.base_model and model.base_model is not model and any(True for _ in module.parameters()):
             yield name, module
@@ -227,24 +229,24 @@ def _heads(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _frozen(model: Any) -> list[tuple[str, nn.Parameter]]:
-    """What is frozen under an adapter, by the names that it has without one."""
-    own = set(map(id, _own(model).values()))
+    """Return the frozen weights under an adapter, by the names that they have without it."""
+    trained = set(map(id, _own(model).values()))
     return [
         (name.replace(".base_layer.", "."), weight)
         for name, weight in model.base_model.named_parameters()
-        if id(weight) not in own
+        if id(weight) not in trained
     ]
 
 
 def _own(model: Any) -> dict[str, nn.Parameter]:
-    """What a model has beside its frozen base: the factors of the adapter, and the head that is trained with it."""
+    """Return the weights beyond the frozen base: the adapter's factors, and the head that is trained with it."""
     heads = [weight for _, module in _heads(model) for weight in module.parameters()] if model.has_trained_head else []
     head = set(map(id, heads))
-    return {name: one for name, one in model.named_parameters() if _FACTOR in name or id(one) in head}
+    return {name: weight for name, weight in model.named_parameters() if _FACTOR in name or id(weight) in head}
 
 
 def _saved_name(name: str) -> str:
-    """What peft calls a weight in a file."""
+    """Return peft's name for a weight in a file."""
     return _PREFIX + name.replace(f".{_NAME}.", ".")
 
 
@@ -256,7 +258,7 @@ def _stand_on(model: Any) -> None:
 
 
 def _merged(layer: Any) -> nn.Linear:
-    """A linear layer with the product of its adapter added to its weights, in fp32."""
+    """Return a linear layer with the product of its adapter added to its weights, in fp32."""
     base = layer.get_base_layer()
     linear = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
     weight = base.weight.detach().float() + layer.get_delta_weight(_NAME).detach().float()

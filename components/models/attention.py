@@ -12,20 +12,22 @@ from sparring.components.models.configs import Base, DualEncoderConfig
 
 
 def is_decoder(config: Any) -> bool:
-    """Whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
+    """Check whether a Hugging Face config is that of a decoder without an encoder: Qwen3's, Mistral's, Llama's."""
     kind = type(config)
     masked = kind in MODEL_FOR_MASKED_LM_MAPPING
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked and not getattr(config, "is_encoder_decoder", False)
 
 
 def is_causal(config: Any) -> bool:
-    """Whether tokens see only those before them."""
+    """Check whether tokens see only the tokens before them."""
     both_ways = getattr(config, "use_bidirectional_attention", None) is True or not getattr(config, "is_causal", True)
     return is_decoder(config) and not both_ways
 
 
 def for_reading(model: Any) -> Any:
-    """The model, to read texts and not to write them: a causal one keeps no keys and values for the next token."""
+    """Prepare a model for reading texts instead of writing: a causal model keeps no keys and values for the next
+    token.
+    """
     if is_decoder(model.config):
         model.config.use_cache = False
         _tell_attention(model)
@@ -33,7 +35,7 @@ def for_reading(model: Any) -> Any:
 
 
 def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
-    """The model, whose tokens see what `source.attention` says. UserError if that cannot be chosen."""
+    """Set which tokens of the text a token sees, as `source.attention` says. UserError if the model has no choice."""
     if source.attention is None:
         return model
     if not is_decoder(model.config):
@@ -43,9 +45,9 @@ def with_attention(model: Any, source: DualEncoderConfig | Base) -> Any:
     ids = torch.tensor([[1, 2], [1, 3]])
     was, _ = model.training, model.eval()
     with torch.no_grad():
-        one, other = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+        first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
     model.train(was)
-    if torch.allclose(one, other, rtol=1e-4, atol=1e-5) != model.config.is_causal:
+    if torch.allclose(first, second, rtol=1e-4, atol=1e-5) != model.config.is_causal:
         raise UserError(
             f"attention: {source.attention}: a {model.config.model_type} model has no such attention; accepted: null"
         )

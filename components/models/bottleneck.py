@@ -49,8 +49,9 @@ class Decoder(nn.Module):
         self.layers.embeddings = _EmbeddingsAsTheyAre()
 
     def forward(self, vectors: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-        """(N, L, h) states of the tokens whose embeddings are `states` (N, L, h), with `vectors` (N, h) in place of the
-        first."""
+        """Return the states (N, L, h) of tokens with embeddings `states` (N, L, h), with `vectors` (N, h) in place
+        of the first.
+        """
         whole = torch.cat([vectors.unsqueeze(1), states[:, 1:]], 1)
         decoded: Tensor = self.layers(inputs_embeds=whole, attention_mask=mask).last_hidden_state
         return decoded
@@ -71,12 +72,12 @@ class Discriminator(nn.Module):
         self.embeddings = copy.deepcopy(encoder.embeddings)
 
     def forward(self, vectors: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """(N, L, h) states of the tokens of edited texts `ids` (N, L), given the `vectors` (N, h) of the originals."""
+        """Return the states (N, L, h) of tokens of edited texts `ids` (N, L), given the originals' `vectors` (N, h)."""
         states: Tensor = self.decoder(vectors, self.embeddings(input_ids=ids), mask)
         return states
 
     def get_input_embeddings(self) -> Any:
-        """The token embeddings, as a Hugging Face encoder gives them."""
+        """Return the token embeddings, as a Hugging Face encoder does."""
         return self.embeddings.word_embeddings
 
 
@@ -103,7 +104,7 @@ class Projector(nn.Module):
             self.layers = nn.Sequential(*([nn.Linear(width, width), nn.Tanh()] if kind == "tanh" else []))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(N, h) fp32 of this worker's vectors (N, h)."""
+        """Project this worker's vectors (N, h): (N, h) in fp32."""
         with torch.autocast(vectors.device.type, enabled=False):
             count, together = len(vectors), self.training and self.kind == "batchnorm"
             projected: Tensor = self.layers(gather(vectors, rows=count) if together else vectors)
@@ -120,7 +121,7 @@ class DetectionHead(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def log_likelihoods(self, states: Tensor, replaced: Tensor) -> Tensor:
-        """(M,) fp32 log-probability of what is true of tokens with these states (M, h): `replaced` (M,), or not."""
+        """Return the log-probability (M,) in fp32 of `replaced` (M,) for tokens with states (M, h)."""
         if self.hidden is not None:
             states = functional.gelu(self.hidden(states))
         logits = self.score(states).squeeze(-1).float()

@@ -37,52 +37,57 @@ _CHARACTERS = 20
 
 
 def longest(source: Pretrained) -> int:
-    """The most tokens that a pre-trained model reads, by its files; 512 where they cannot be read."""
-    told = (
+    """Return the most tokens that a pre-trained model reads, by its files, or 512 if they cannot be read."""
+    limits = (
         _json(source, "sentence_bert_config.json").get("max_seq_length"),
         _json(source, "tokenizer_config.json").get("model_max_length"),
         positions(source) or LIMIT,
     )
-    return int(min([one for one in told if one], default=LIMIT))
+    return int(min([limit for limit in limits if limit], default=LIMIT))
 
 
 def positions(source: Pretrained) -> int | None:
-    """The most tokens that a model has positions for; None where its config does not say it, or it has no table of
-    them, as DeBERTa."""
+    """Return the most tokens that a model has positions for.
+
+    Return None if its config does not say so, or if it has no table of positions, as DeBERTa.
+    """
     config = _json(source, "config.json")
     if not config.get("position_biased_input", True):
         return None
     padding = config.get("pad_token_id") or 0
     unused = padding + 1 if "roberta" in config.get("model_type", "") else 0  # positions start after the padding's
-    told = config.get("max_position_embeddings")
-    return None if told is None else int(told) - unused
+    count = config.get("max_position_embeddings")
+    return None if count is None else int(count) - unused
 
 
 def vocabulary(source: Pretrained) -> dict[str, int] | None:
-    """The tokens of a model and their numbers, those that are added to its vocabulary left out; None where its
-    tokenizer cannot be read."""
+    """Return the tokens of a model and their numbers, without tokens added to the vocabulary. None if the tokenizer
+    cannot be read.
+    """
     path = _file(source, "tokenizer.json")
     return _vocabulary(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @lru_cache(maxsize=8)
 def _vocabulary(path: Path, _: int) -> dict[str, int]:
-    """The vocabulary in a file that was written at some time: a graph asks for it once a seed."""
+    """Read the vocabulary of a file with a time of change. Cached, because a graph asks once a seed."""
     from tokenizers import Tokenizer
 
-    found: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False)
-    return found
+    vocabulary: dict[str, int] = Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=False)
+    return vocabulary
 
 
 def kind_of_tokenizer(source: Pretrained) -> str | None:
-    """The kind of a model's tokenizer, such as WordPiece; None where it cannot be read."""
-    told = _json(source, "tokenizer.json").get("model", {}).get("type")
-    return None if told is None else str(told)
+    """Return the kind of a model's tokenizer, such as WordPiece, or None if it cannot be read."""
+    kind = _json(source, "tokenizer.json").get("model", {}).get("type")
+    return None if kind is None else str(kind)
 
 
 def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]], list[int]] | None:
-    """What counts the tokens of texts behind a prompt, special tokens included; None where the model's tokenizer cannot
-    be read: it has no `tokenizer.json`, or the hub cannot be reached."""
+    """Return a function that counts the tokens of texts behind a prompt, special tokens included.
+
+    Return None if the model's tokenizer cannot be read: it has no `tokenizer.json`, or the hub cannot be reached.
+    """
     from tokenizers import Tokenizer
 
     try:
@@ -94,7 +99,7 @@ def token_counter(source: Pretrained, prompt: str = "") -> Callable[[list[str]],
     most = _CHARACTERS * longest(source)
 
     def count(texts: list[str]) -> list[int]:
-        return [len(one.ids) for one in tokenizer.encode_batch([(prompt + text)[:most] for text in texts])]
+        return [len(encoding.ids) for encoding in tokenizer.encode_batch([(prompt + text)[:most] for text in texts])]
 
     return count
 
@@ -119,16 +124,16 @@ def share_spelled_out(source: Pretrained, texts: Sequence[str]) -> float | None:
         letters += sum(map(str.isalpha, text))
         places = set[int]()
         for token, (start, stop) in zip(encoded.tokens, encoded.offsets, strict=True):
-            here = [place for place in range(start, stop) if text[place].isalpha()]
-            if token in UNKNOWN or (len(here) == 1 and not _IDEOGRAPHIC.match(text[here[0]])):
-                places.update(here)
+            letter_places = [place for place in range(start, stop) if text[place].isalpha()]
+            if token in UNKNOWN or (len(letter_places) == 1 and not _IDEOGRAPHIC.match(text[letter_places[0]])):
+                places.update(letter_places)
         alone = {match.start(1) for match in _LONE_LETTER.finditer(text)}
         spelled += len(places - alone)
     return spelled / letters if letters else None
 
 
 def has_token_types(source: Pretrained) -> bool:
-    """Whether a model is told by token types which text of a pair a token is of; False where it cannot be read."""
+    """Check whether token types tell a model which text of a pair a token belongs to. False if it cannot be read."""
     from tokenizers import Tokenizer
 
     tokenizer = _file(source, "tokenizer.json")
@@ -138,7 +143,9 @@ def has_token_types(source: Pretrained) -> bool:
 
 
 def is_decoder(source: Pretrained) -> bool:
-    """Whether a model is a decoder without an encoder, as causal language models are; False where it cannot be read."""
+    """Check whether a model is a decoder without an encoder, as causal language models are. False if it cannot be
+    read.
+    """
     from transformers.models.auto import modeling_auto  # heavy
 
     config = _json(source, "config.json")
@@ -148,14 +155,14 @@ def is_decoder(source: Pretrained) -> bool:
 
 
 def lacks_dropout(source: Pretrained) -> bool:
-    """Whether a model drops nothing in training unless it is told to, as ModernBERT; False where it cannot be read."""
+    """Check whether a model has no dropout in training unless it is set, as ModernBERT. False if it cannot be read."""
     config = _json(source, "config.json")
-    own = [config[name] for name in DROPOUTS if name in config]
-    return bool(own) and not any(own)
+    rates = [config[name] for name in DROPOUTS if name in config]
+    return bool(rates) and not any(rates)
 
 
 def can_be_read(source: Pretrained) -> bool:
-    """Whether a model's config is here, or the hub gives it."""
+    """Check whether a model's config is on this machine or on the hub."""
     return _file(source, "config.json").is_file()
 
 
@@ -165,7 +172,9 @@ def _json(source: Pretrained, name: str) -> dict[str, Any]:
 
 
 def _file(source: Pretrained, name: str) -> Path:
-    """A file of a model, of one of a hub in its cache; a path where nothing is, where there is no such file."""
+    """Return a file of a model, for a model of a hub the file in its cache. A missing file gives a path that does
+    not exist.
+    """
     folder = Path(locate_model(source.model))
     if folder.is_dir():
         return folder / name

@@ -58,8 +58,9 @@ HEADS = {"embeddingHead.": "linear", "norm.": "norm"}
 
 
 def weights_in(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its name. UserError if it is not in safetensors: the papers' code pickles its
-    own, and what a pickle says is executed when it is opened."""
+    """Read every tensor of a checkpoint by its name. UserError unless it is in safetensors: the papers' code pickles
+    its checkpoints, and opening a pickle executes what it says.
+    """
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"{path}: there is no such file", code="missing-file")
@@ -73,39 +74,42 @@ def weights_in(path: Path) -> dict[str, Tensor]:
 
 
 def retriever(paths: list[Path], config: DualEncoderConfig) -> tuple[DualEncoder, Any, str]:
-    """A retriever with the weights of a checkpoint, its tokenizer, and the name of the layout that it has.
+    """Load a retriever with the weights of a checkpoint. Return it with its tokenizer and the name of its layout.
 
     `config.model` is the encoder that the checkpoint was trained from: its shape, its tokenizer and, for CODER's, the
-    documents' encoder. Two paths are the two encoders of one retriever. UserError if the layout is none of `LAYOUTS`,
-    or the shape is another.
+    documents' encoder. Two paths are the two encoders of a retriever. UserError if the layout is none of `LAYOUTS`, or
+    if the shape differs.
     """
     weights = {name: value for path in paths for name, value in weights_in(path).items()}
     name, layout = _layout_of(weights, paths)
-    asked: dict[str, Any] = {"towers": "shared" if layout.shared else "separate", "pooling": "cls", "similarity": "dot"}
-    stated = {key: value for key in asked if (value := getattr(config, key)) is not None}
+    form: dict[str, Any] = {"towers": "shared" if layout.shared else "separate", "pooling": "cls", "similarity": "dot"}
+    stated = {key: value for key in form if (value := getattr(config, key)) is not None}
     if layout.head:
-        asked |= {"projection": len(_under(weights, "norm.")["weight"]), "projection_norm": True}
-    model, tokenizer = DualEncoder.start(config.model_copy(update=asked | stated))
+        form |= {"projection": len(_under(weights, "norm.")["weight"]), "projection_norm": True}
+    model, tokenizer = DualEncoder.start(config.model_copy(update=form | stated))
     for side in model.towers:
         if place := getattr(layout, side):
             _fill(model.towers[side], _under(weights, place), f"the {side}'s encoder", paths)
     if layout.head:
         head = model.projections["shared"]
-        for theirs, ours in HEADS.items():
-            _fill(getattr(head, ours), _under(weights, theirs), theirs.rstrip("."), paths)
+        for prefix, attribute in HEADS.items():
+            _fill(getattr(head, attribute), _under(weights, prefix), prefix.rstrip("."), paths)
     return model, tokenizer, name
 
 
 def has_reader(paths: list[Path]) -> bool:
-    """Whether a checkpoint is one of FiD's."""
+    """Check whether a checkpoint is one of FiD's."""
     return len(paths) == 1 and any(WRAPPED.match(name) for name in weights_in(paths[0]))
 
 
 def reader(path: Path, config: ReaderConfig) -> tuple[Reader, Any]:
-    """A reader with the weights of FiD's checkpoint, and its tokenizer. `config.model` is the T5 that it was trained
-    from. FiD's code puts `title:` before a passage's title, and ours does not."""
+    """Load a reader with the weights of FiD's checkpoint. Return it with its tokenizer.
+
+    `config.model` is the T5 that it was trained from. FiD's code puts `title:` before a passage's title, and ours does
+    not.
+    """
     weights = {
-        WRAPPED.sub(lambda found: f"encoder.block.{found[1]}." if found[1] else "encoder.", name, count=1): value
+        WRAPPED.sub(lambda match: f"encoder.block.{match[1]}." if match[1] else "encoder.", name, count=1): value
         for name, value in weights_in(path).items()
     }
     weights |= {name: weights["shared.weight"] for name in TIED if name not in weights and "shared.weight" in weights}
@@ -115,34 +119,35 @@ def reader(path: Path, config: ReaderConfig) -> tuple[Reader, Any]:
 
 
 def _layout_of(weights: dict[str, Tensor], paths: list[Path]) -> tuple[str, Layout]:
-    """The layout whose encoders are all there; of several the one with the most."""
-    there = [name.removesuffix(FIRST) for name in weights if name.endswith(FIRST)]
+    """Return the layout whose encoders are all present, the largest if there is a choice."""
+    places = [name.removesuffix(FIRST) for name in weights if name.endswith(FIRST)]
 
     def has(place: str) -> bool:
-        return any(one == place or one.endswith(f".{place}") for one in there)
+        return any(name == place or name.endswith(f".{place}") for name in places)
 
-    found = {
+    layouts = {
         name: layout
         for name, layout in LAYOUTS.items()
-        if all(has(one) for one in (layout.query, layout.document, layout.shared) if one)
+        if all(has(place) for place in (layout.query, layout.document, layout.shared) if place)
         and (not layout.head or any(name.startswith("embeddingHead.") for name in weights))
     }
-    if not found:
-        if there == [""]:
+    if not layouts:
+        if places == [""]:
             raise UserError(
                 f"{listing(map(str, paths))}: an encoder as it is; `retriever.model` takes it, without convert"
             )
-        got = f"encoders at {listing(there)}" if there else "no encoder"
+        content = f"encoders at {listing(places)}" if places else "no encoder"
         raise UserError(
-            f"{listing(map(str, paths))}: {got}; accepted: the checkpoints of {listing(LAYOUTS)}", code="unknown-layout"
+            f"{listing(map(str, paths))}: {content}; accepted: the checkpoints of {listing(LAYOUTS)}",
+            code="unknown-layout",
         )
-    return max(found.items(), key=lambda one: sum(map(bool, one[1])))
+    return max(layouts.items(), key=lambda entry: sum(map(bool, entry[1])))
 
 
 def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
-    """The weights at a place, by their names there; a place may lie deeper (`model_dict.question_model.`)."""
+    """Return the weights below a place, by their names there. A place may lie deeper (`model_dict.question_model.`)."""
     pattern = re.compile(rf"(?:.*\.)?{re.escape(place)}")
-    deep = min((len(found.group()) for name in weights if (found := pattern.match(name))), default=0)
+    deep = min((len(match.group()) for name in weights if (match := pattern.match(name))), default=0)
     return {
         name[deep:]: value
         for name, value in weights.items()
@@ -150,14 +155,14 @@ def _under(weights: dict[str, Tensor], place: str) -> dict[str, Tensor]:
     }
 
 
-def _fill(module: nn.Module, weights: dict[str, Tensor], what: str, paths: list[Path]) -> None:
-    """Load weights, all of them and no others."""
+def _fill(module: nn.Module, weights: dict[str, Tensor], part: str, paths: list[Path]) -> None:
+    """Load weights into a module. UserError if they are not exactly its own."""
     kept = {name: value.float() for name, value in weights.items() if not UNUSED.match(name)}
-    own = {name: value for name, value in module.state_dict().items() if not UNUSED.match(name)}
-    wrong = sorted(own.keys() ^ kept.keys()) or [name for name in own if own[name].shape != kept[name].shape]
+    state = {name: value for name, value in module.state_dict().items() if not UNUSED.match(name)}
+    wrong = sorted(state.keys() ^ kept.keys()) or [name for name in state if state[name].shape != kept[name].shape]
     if wrong:
         raise UserError(
-            f"{listing(map(str, paths))}: {what} has another shape than the model ({wrong[0]}); accepted: "
+            f"{listing(map(str, paths))}: {part} has another shape than the model ({wrong[0]}); accepted: "
             "the model that it was trained from"
         )
     module.load_state_dict(kept, strict=False)

@@ -41,32 +41,32 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def start(cls, config: CrossEncoderConfig) -> tuple[Self, Any]:
-        """A ranker made from a pre-trained encoder, with a new head, or the one in a folder of sentence-transformers;
-        its tokenizer.
+        """Make a ranker from a pre-trained encoder with a new head, or read a ranker of sentence-transformers.
 
-        UserError if the folder holds another ranker than the config describes, or one that is none of ours.
+        Return it with its tokenizer. UserError if the folder holds another ranker than the config describes, or a
+        ranker of a form that we do not have.
         """
-        found = sentence_modules.ranker(config) or Found({"shared": ""}, {}, {})
-        own = {key: value for key, value in found.values.items() if value is not None}
+        content = sentence_modules.ranker(config) or Found({"shared": ""}, {}, {})
+        stored = {key: value for key, value in content.values.items() if value is not None}
         stated = {key: value for key, value in config.model_dump().items() if value is not None}
-        folder = found.encoders["shared"]
-        about = pretrained.huggingface_config(config, folder)
-        if attention.is_decoder(about):
-            if own.get("pooling") == "cls":  # a decoder's own head is on its last token
-                own["pooling"] = "last"
+        folder = content.encoders["shared"]
+        model_config = pretrained.huggingface_config(config, folder)
+        if attention.is_decoder(model_config):
+            if stored.get("pooling") == "cls":  # a decoder's own head is on its last token
+                stored["pooling"] = "last"
             usual = "last" if config.true_token is None else "token"
-            stated = {"pooling": usual, **own, **stated}
-        whole = ResolvedCrossEncoderConfig.model_validate({**own, **stated})
-        if attention.is_decoder(about) and whole.pooling in ("cls", "first"):
+            stated = {"pooling": usual, **stored, **stated}
+        whole = ResolvedCrossEncoderConfig.model_validate({**stored, **stated})
+        if attention.is_decoder(model_config) and whole.pooling in ("cls", "first"):
             raise UserError(
                 f"pooling: {whole.pooling}: the first token of {config.model} sees no other; accepted: "
                 "last, token, mean"
             )
         for key in ("pooling", "template"):
-            if getattr(whole, key) != own.get(key, getattr(whole, key)):
+            if getattr(whole, key) != stored.get(key, getattr(whole, key)):
                 raise UserError(
-                    f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {own[key]}; accepted: "
-                    f"{own[key]}, or null",
+                    f"{key}: {getattr(whole, key)}: the ranker in {config.model} has {stored[key]}; accepted: "
+                    f"{stored[key]}, or null",
                     code="fixed-by-model",
                 )
         with seeding.seeded(config.seed):
@@ -82,22 +82,22 @@ class CrossEncoder(nn.Module):
                 head = nn.Linear(backbone.config.hidden_size, 1)
                 nn.init.normal_(head.weight, std=0.02)
                 nn.init.zeros_(head.bias)
-                if whole.pooling == "last" and not found.projections and _is_decoders_classifier(about):
+                if whole.pooling == "last" and not content.projections and _is_decoders_classifier(model_config):
                     head.weight = pretrained.plain_classifier(config, folder).score.weight
-                for file in found.projections.values():
+                for file in content.projections.values():
                     if (weights := pretrained.file_of(config, file)) is not None:
                         saved.load_weights(head, weights, prefix="linear.")
         layers.check_length(backbone, whole, "pair_tokens")
         layers.check_padding(backbone.base_model, whole)
         tokenizer = pretrained.tokenizer(config, folder)
         if whole.pooling == "maxsim" and "token_type_ids" not in tokenizer.model_input_names:
-            others = "last, token, mean" if attention.is_decoder(about) else "cls, first, mean"
+            accepted = "last, token, mean" if attention.is_decoder(model_config) else "cls, first, mean"
             raise UserError(
                 f"pooling: maxsim: the tokenizer of {config.model} has no token types, which tell the "
-                f"texts of a pair apart; accepted: {others}"
+                f"texts of a pair apart; accepted: {accepted}"
             )
         tokens = _token_ids(whole, tokenizer)
-        if whole.template is not None and "template" not in own:
+        if whole.template is not None and "template" not in stored:
             tokenizer = special_tokens.reading_pairs_by(tokenizer, whole.template)
         special_tokens.check_pairs(tokenizer, config.model, whole.pair_tokens)
         return cls(whole, backbone, head, tokens), tokenizer
@@ -119,7 +119,7 @@ class CrossEncoder(nn.Module):
         return cls(config, backbone, head)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(N,) fp32 scores for a batch of pairs."""
+        """Score a batch of pairs: (N,) in fp32."""
         inputs = {"input_ids": batch.ids, "attention_mask": batch.mask}
         if batch.segments is not None and self._typed:
             inputs["token_type_ids"] = batch.segments
@@ -136,8 +136,9 @@ class CrossEncoder(nn.Module):
             return functional.linear(vectors.float(), self.head.weight, self.head.bias).squeeze(-1)
 
     def _token_scores(self, states: Tensor) -> Tensor:
-        """(N,) fp32 scores of the last tokens' states (N, h): the logit of a token, less that of the other. The logits
-        of all other tokens are never made."""
+        """Score the last tokens' states (N, h): the logit of a token minus that of the second token, (N,) in fp32.
+        The logits of all remaining tokens are never computed.
+        """
         head = self.backbone.get_output_embeddings()
         with torch.autocast(states.device.type, enabled=False):
             bias = None if head.bias is None else head.bias[self._tokens].float()
@@ -146,7 +147,7 @@ class CrossEncoder(nn.Module):
 
     @property
     def base_model(self) -> Any:
-        """The encoder, without the classification head."""
+        """Return the encoder, without the classification head."""
         return self.backbone.base_model
 
     def to_dtype(self, dtype: torch.dtype) -> Self:
@@ -160,10 +161,10 @@ class CrossEncoder(nn.Module):
         return self
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:
-        """Write it for this project and for sentence-transformers' `CrossEncoder(folder)`.
+        """Write the ranker for this project and for sentence-transformers' `CrossEncoder(folder)`.
 
-        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too; with `maxsim` the folder
-        has code, and `CrossEncoder` wants `trust_remote_code=True`. Everywhere scores are logits: the activation is the
+        With `cls` pooling `AutoModelForSequenceClassification.from_pretrained` loads it too. With `maxsim` the folder
+        has code, and `CrossEncoder` wants `trust_remote_code=True`. Scores are always logits: the activation is the
         identity.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -207,8 +208,8 @@ class CrossEncoder(nn.Module):
                 ("1_Pooling", "sentence_transformers.sentence_transformer.modules.pooling.Pooling"),
                 ("2_Dense", "sentence_transformers.base.modules.dense.Dense"),
             ]
-        about = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
-        saved.save_modules(folder, modules, about, self.config)
+        description = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+        saved.save_modules(folder, modules, description, self.config)
 
 
 _POOLING = {"first": "cls", "mean": "mean", "last": "last"}
@@ -232,7 +233,7 @@ _LANGUAGE_MODEL = {
 
 
 def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] | None:
-    """The ids of the tokens whose logits make the score, if they do."""
+    """Return the ids of the tokens whose logits make the score, if tokens do."""
     if config.pooling != "token":
         return None
     named = {"true_token": config.true_token, "false_token": config.false_token}
@@ -240,7 +241,7 @@ def _token_ids(config: ResolvedCrossEncoderConfig, tokenizer: Any) -> list[int] 
 
 
 def _is_decoders_classifier(config: Any) -> bool:
-    """Whether a Hugging Face config is that of a decoder with a head for one score, on its last token."""
+    """Check whether a Hugging Face config is that of a decoder with a head for a single score, on its last token."""
     names = getattr(config, "architectures", None) or []
     scores = config.num_labels == 1 and any(name.endswith("ForSequenceClassification") for name in names)
     return scores and attention.is_decoder(config)

@@ -56,8 +56,8 @@ class DualEncoder(TextEncoder):
             with seeding.seeded(config.seed):
                 layers = {name: _projection(self.width, config) for name in owners}
             if config.projections == "alike":
-                first, *others = layers.values()
-                for layer in others:
+                first, *rest = layers.values()
+                for layer in rest:
                     layer.load_state_dict(first.state_dict())
         self.projections = nn.ModuleDict(layers)
         if (cut := config.truncate) is not None and cut > (whole := config.projection or self.width):
@@ -71,23 +71,23 @@ class DualEncoder(TextEncoder):
 
         UserError if the folder holds another model than the config describes, or one that is none of ours.
         """
-        found = sentence_modules.retriever(config) or Found({"shared": ""}, {}, {})
-        whole = _resolved(config, found, pretrained.huggingface_config(config, next(iter(found.encoders.values()))))
+        content = sentence_modules.retriever(config) or Found({"shared": ""}, {}, {})
+        whole = _resolved(config, content, pretrained.huggingface_config(config, next(iter(content.encoders.values()))))
         towers = {
-            side: pretrained.encoder(config, found.encoders.get(side) or found.encoders.get("shared", ""))
+            side: pretrained.encoder(config, content.encoders.get(side) or content.encoders.get("shared", ""))
             for side in (["shared"] if whole.towers == "shared" else SIDES)
         }
         for tower in towers.values():
             layers.check_length(tower, whole, "query_tokens", "document_tokens")
             layers.check_padding(tower, whole)
-        tokenizers = [pretrained.tokenizer(config, folder) for folder in found.encoders.values()]
-        if len(found.encoders) > 1:
+        tokenizers = [pretrained.tokenizer(config, folder) for folder in content.encoders.values()]
+        if len(content.encoders) > 1:
             _check_alike(whole, towers, tokenizers)
         if whole.end_token is not None:
             tokenizers[0] = special_tokens.ended_by(tokenizers[0], whole.end_token)
         model = cls(whole, towers)
         for name, layer in model.projections.items():
-            for files, part, prefix in _parts(layer, found.projections, found.norms):
+            for files, part, prefix in _parts(layer, content.projections, content.norms):
                 file = files.get(name) or files.get("shared")
                 weights = pretrained.file_of(config, file) if file else None
                 if weights is not None:
@@ -177,8 +177,10 @@ class DualEncoder(TextEncoder):
                 limit = self.config.query_tokens if side == "query" else self.config.document_tokens
                 saved.save_tower(tower, folder / side, tokenizer_from, limit)
                 _save_pooling(folder / f"{side}_pooling", self.width, self.config.pooling)
-            own = "query" in self.projections
-            write_json(folder / "router_config.json", _router(dense=own, norm=own and self.config.projection_norm))
+            projected = "query" in self.projections
+            write_json(
+                folder / "router_config.json", _router(dense=projected, norm=projected and self.config.projection_norm)
+            )
             modules += [("", "sentence_transformers.models.Router")]
         for name, layer in self.projections.items():
             for place, part, _ in _parts(layer, self._projection_folder(name), self._norm_folder(name)):
@@ -191,14 +193,14 @@ class DualEncoder(TextEncoder):
             (folder / normalize).mkdir(exist_ok=True)
             modules += [(normalize, "sentence_transformers.models.Normalize")]
         prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
-        about: dict[str, Any] = {
+        description: dict[str, Any] = {
             "model_type": "SentenceTransformer",
             "similarity_fn_name": self.config.similarity,
             "prompts": prompts,
         }
         if self.config.truncate is not None:
-            about["truncate_dim"] = self.config.truncate
-        saved.save_modules(folder, modules, about, self.config)
+            description["truncate_dim"] = self.config.truncate
+        saved.save_modules(folder, modules, description, self.config)
 
     def _projection_folder(self, name: str) -> str:
         if name != "shared":
@@ -227,38 +229,41 @@ def _parts(layer: Any, dense: _Place, norm: _Place) -> list[tuple[_Place, Any, s
     return [(dense, layer, "linear.")]
 
 
-def _resolved(config: DualEncoderConfig, found: Found, encoder: Any) -> ResolvedDualEncoderConfig:
-    """The config with the folder's values for those that it leaves open. `encoder` is the Hugging Face config."""
-    own = {key: value for key, value in found.values.items() if value is not None}
+def _resolved(config: DualEncoderConfig, content: Found, encoder: Any) -> ResolvedDualEncoderConfig:
+    """Complete the config with the folder's values. `encoder` is the Hugging Face config."""
+    stored = {key: value for key, value in content.values.items() if value is not None}
     stated = {key: value for key, value in config.model_dump().items() if value is not None}
     causal = attention.is_causal(encoder) if config.attention is None else config.attention == "causal"
-    if attention.is_decoder(encoder) and "pooling" not in own | stated:
+    if attention.is_decoder(encoder) and "pooling" not in stored | stated:
         stated["pooling"] = "last" if causal else "mean"
-    if attention.is_decoder(encoder) and causal and (own | stated)["pooling"] == "cls":
+    if attention.is_decoder(encoder) and causal and (stored | stated)["pooling"] == "cls":
         raise UserError(f"pooling: cls: the first token of {config.model} sees no other; accepted: last, mean")
     for key in ("towers", "projection"):
         # One encoder makes two that begin alike; two cannot become one, nor a projection another.
-        if key in own and own[key] != "shared" and stated.get(key, own[key]) != own[key]:
+        if key in stored and stored[key] != "shared" and stated.get(key, stored[key]) != stored[key]:
             raise UserError(
-                f"{key}: {stated[key]}: {config.model} has {own[key]}; accepted: {own[key]}, or null",
+                f"{key}: {stated[key]}: {config.model} has {stored[key]}; accepted: {stored[key]}, or null",
                 code="fixed-by-model",
             )
-    if own and "query_tokens" not in stated | own:
+    if stored and "query_tokens" not in stated | stored:
         raise UserError(f"query_tokens: {config.model} does not say how many tokens it reads; accepted: a number")
-    if "projection" in config.share and len(found.projections) > 1:
+    if "projection" in config.share and len(content.projections) > 1:
         raise UserError(f"share: {config.model} has a projection for each side; accepted: no `projection` here")
-    share = list(dict.fromkeys([*config.share, *own.get("share", [])]))
-    return ResolvedDualEncoderConfig.model_validate({**own, **stated, "share": share})
+    share = list(dict.fromkeys([*config.share, *stored.get("share", [])]))
+    return ResolvedDualEncoderConfig.model_validate({**stored, **stated, "share": share})
 
 
 def _check_alike(config: ResolvedDualEncoderConfig, towers: dict[str, Any], tokenizers: list[Any]) -> None:
-    """UserError if two towers cannot make one retriever."""
-    rules = [json.loads(one.backend_tokenizer.to_str()) | {"truncation": None, "padding": None} for one in tokenizers]
-    shapes = [(type(one), one.config.hidden_size, one.config.num_hidden_layers) for one in towers.values()]
-    words = [one.get_input_embeddings().weight for one in towers.values()]
-    for what, values in {"tokenizers": rules, "shapes": shapes}.items():
+    """Raise UserError if two towers cannot make a retriever."""
+    rules = [
+        json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+        for tokenizer in tokenizers
+    ]
+    shapes = [(type(tower), tower.config.hidden_size, tower.config.num_hidden_layers) for tower in towers.values()]
+    words = [tower.get_input_embeddings().weight for tower in towers.values()]
+    for kind, values in {"tokenizers": rules, "shapes": shapes}.items():
         if values[0] != values[1]:
-            raise UserError(f"model: {config.model}: the two encoders have different {what}; accepted: the same")
+            raise UserError(f"model: {config.model}: the two encoders have different {kind}; accepted: the same")
     if "embedder" in config.share and not torch.equal(*words):
         raise UserError(f"share: {config.model} has token embeddings for each side; accepted: no `embedder` here")
 

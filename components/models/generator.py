@@ -43,7 +43,7 @@ class Generator(nn.Module):
 
     @classmethod
     def start(cls, config: GeneratorConfig) -> tuple[Self, Any]:
-        """A new generator made from a pre-trained language model, and its tokenizer."""
+        """Make a generator from a pre-trained language model. Return it with its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         auto = AutoModelForSeq2SeqLM if config.architecture == "seq2seq" else AutoModelForCausalLM
         return cls(config, pretrained.language_model(config, auto, tokenizer), tokenizer), tokenizer
@@ -62,12 +62,12 @@ class Generator(nn.Module):
 
     @property
     def seq2seq(self) -> bool:
-        """Whether the model is an encoder-decoder."""
+        """Check whether the model is an encoder-decoder."""
         return self.config.architecture == "seq2seq"
 
     def log_likelihoods(self, inputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-        """(N, T) fp32 log-probability of each target token given the input and the target's earlier tokens, 0 at
-        padding.
+        """Return the log-probability (N, T) in fp32 of each target token, given the input and the target's earlier
+        tokens, 0 at padding.
 
         `inputs` and `targets` are token ids (N, S) and (N, T) with their masks. A causal model reads the target after
         the input.
@@ -93,7 +93,7 @@ class Generator(nn.Module):
     def expansions(
         self, queries: Sequence[str], config: GenerateConfig, *, keys: Sequence[tuple[Any, ...]], batch_tokens: int
     ) -> Generated:
-        """Expansions of each query. What is sampled depends on the query's key, not on its batch."""
+        """Write expansions of each query. A sample depends on the query's key, not on its batch."""
         encoded = self._prompted(queries, config.prompt)
         if not self.seq2seq:  # some tokenizers end every text, but this one is to be continued
             end = self.tokenizer.eos_token_id
@@ -111,9 +111,9 @@ class Generator(nn.Module):
                 for output in self._outputs(ids, mask, config, [keys[row] for row in rows.tolist()]):
                     tokens += int((output != self.tokenizer.pad_token_id).sum())
                     decoded = self.tokenizer.batch_decode(output, skip_special_tokens=True)
-                    each = len(decoded) // len(rows)
+                    per_query = len(decoded) // len(rows)
                     for i, row in enumerate(rows.tolist()):
-                        texts[row] += decoded[i * each : (i + 1) * each]
+                        texts[row] += decoded[i * per_query : (i + 1) * per_query]
         return Generated(texts, tokens)
 
     def _prompted(self, queries: Sequence[str], prompt: str) -> list[list[int]]:
@@ -146,7 +146,7 @@ class Generator(nn.Module):
         return torch.tensor(rows), torch.tensor(mask)
 
     def _outputs(self, ids: Tensor, mask: Tensor, config: GenerateConfig, keys: list[tuple[Any, ...]]) -> list[Tensor]:
-        """The output tokens for a batch: first the greedy texts, then the sampled ones; or the beams."""
+        """Yield the output tokens for a batch: first the greedy texts, then the sampled texts; or the beams."""
         options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": config.new_tokens, "min_new_tokens": 0}
         options |= {"temperature": None, "top_k": None, "top_p": None, "do_sample": False, "max_length": None}
         cut, states = 0 if self.seq2seq else ids.shape[1], None
@@ -180,7 +180,7 @@ class _Sampler:
         self._config, self._random, self._position = config, random, 0
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        """(N, V) logits: 0 for the sampled token, -inf for all others."""
+        """Return logits (N, V): 0 for the sampled token, -inf for the rest."""
         kept = filter_logits(logits.float() / self._config.temperature, self._config.top_k, self._config.top_p)
         cumulated = kept.softmax(-1).double().cumsum(-1)
         threshold = self._random[:, self._position : self._position + 1] * cumulated[:, -1:]
@@ -190,7 +190,7 @@ class _Sampler:
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """(N, V) logits with -inf for tokens that must not be sampled.
+    """Return logits (N, V) with -inf for tokens that must not be sampled.
 
     What remains are the `top_k` likeliest tokens, and of these the fewest that together have probability `top_p`.
     """

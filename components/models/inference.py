@@ -139,11 +139,11 @@ class TimedInference(Inference):
         return values, {"model_seconds": time.perf_counter() - began, "roofline_seconds": ideal}
 
 
-def precision_of(model: nn.Module, asked: str, device: str) -> str:
-    """The precision of a model's products on a kind of device. Those of fused layers alone can be in int8."""
-    if asked == "int8" and not (has_products("int8") and any(_is_berts(part) for part in model.modules())):
-        asked = "bf16"
-    return computed(asked, device)
+def precision_of(model: nn.Module, requested: str, device: str) -> str:
+    """Return the precision of a model's products on a kind of device. Only products of fused layers can be in int8."""
+    if requested == "int8" and not (has_products("int8") and any(_is_berts(part) for part in model.modules())):
+        requested = "bf16"
+    return computed(requested, device)
 
 
 def ready(model: Model, *, device: torch.device, precision: str) -> Model:
@@ -161,19 +161,19 @@ def first_only(model: TextEncoder | CrossEncoder) -> bool:
 
 
 def fuse(model: nn.Module, precision: str, *, first_only: bool = False) -> int:
-    """Replace every layer that is one of BERT's by its fused form, with products in this precision, where this
-    processor has them; how many there were.
+    """Replace every layer that is one of BERT's by its fused form, and return their number.
 
-    With `first_only` last layers give the state of the first token alone.
+    Products are in this precision, if the processor has them. With `first_only`, last layers give the state of the
+    first token alone.
     """
     if not has_products(precision):
         return 0
-    count, others = 0, set[nn.Module]()
+    count, foreign = 0, set[nn.Module]()
     for part in model.modules():
         if getattr(getattr(part, "config", None), "model_type", BERTS[0]) not in BERTS:
-            others.update(part.modules())
+            foreign.update(part.modules())
     for module in list(model.modules()):
-        if isinstance(module, nn.ModuleList) and module not in others:
+        if isinstance(module, nn.ModuleList) and module not in foreign:
             for place, layer in enumerate(module):
                 if _is_berts(layer):
                     last = place == len(module) - 1
@@ -198,23 +198,23 @@ names, and give them more, or expect more of them."""
 
 
 def _is_berts(layer: Any) -> bool:
-    """Whether a layer computes what BERT's does."""
+    """Check whether a layer computes what BERT's does."""
     try:
         parts = [layer.attention.self.query, layer.attention.self.key, layer.attention.self.value]
         parts += [layer.attention.output.dense, layer.intermediate.dense, layer.output.dense]
         norms = [layer.attention.output.LayerNorm, layer.output.LayerNorm]
         activation = layer.intermediate.intermediate_act_fn
-        other = layer.is_decoder or layer.add_cross_attention
+        decodes = layer.is_decoder or layer.add_cross_attention
     except AttributeError:
         return False
     plain = all(type(part) is nn.Linear and part.bias is not None for part in parts)
-    return plain and all(type(norm) is nn.LayerNorm for norm in norms) and _is_gelu(activation) and not other
+    return plain and all(type(norm) is nn.LayerNorm for norm in norms) and _is_gelu(activation) and not decodes
 
 
 def _is_gelu(activation: Any) -> bool:
-    """Whether it is the exact form, which is what oneDNN computes."""
-    at = torch.linspace(-3, 3, 7)
-    return bool(torch.equal(activation(at), functional.gelu(at)))
+    """Check whether an activation is the exact GELU, which oneDNN computes."""
+    points = torch.linspace(-3, 3, 7)
+    return bool(torch.equal(activation(points), functional.gelu(points)))
 
 
 class FusedLayer(nn.Module):
@@ -227,11 +227,11 @@ class FusedLayer(nn.Module):
 
     def __init__(self, layer: Any, precision: str, *, first_only: bool = False) -> None:
         super().__init__()
-        own, after = layer.attention.self, layer.attention.output
-        self._heads = own.num_attention_heads
-        together = [own.key, own.value] if first_only else [own.query, own.key, own.value]
+        parts, after = layer.attention.self, layer.attention.output
+        self._heads = parts.num_attention_heads
+        together = [parts.key, parts.value] if first_only else [parts.query, parts.key, parts.value]
         self._attended = linear_product(precision, *together)
-        self._asking = linear_product(precision, own.query) if first_only else None
+        self._asking = linear_product(precision, parts.query) if first_only else None
         self._mixed, self._mixed_norm = linear_product(precision, after.dense), after.LayerNorm
         self._up, self._down = (linear_product(precision, part.dense) for part in (layer.intermediate, layer.output))
         self._norm = layer.output.LayerNorm

@@ -18,7 +18,7 @@ from sparring.components.models.configs import Pretrained
 
 
 def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
-    """Keep some of an encoder's layers: those of the module list whose length is the config's number of layers."""
+    """Keep some of an encoder's layers: members of the module list that is as long as the config's number of layers."""
     if layers is None:
         return model
     count = model.config.num_hidden_layers
@@ -40,13 +40,13 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
             "accepted: lists that begin with 0",
             code="needs-first-layer",
         )
-    found = [(parent, name) for parent, name, one in outermost_lists(model) if len(one) == count]
-    if len(found) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
+    lists = [(parent, name) for parent, name, modules in outermost_lists(model) if len(modules) == count]
+    if len(lists) != 1:  # XLM has a list for each part of a layer, BART another for its decoder
         raise UserError(
-            f"layers: {layers}: a {model.config.model_type} model has {len(found) or 'no'} lists of "
+            f"layers: {layers}: a {model.config.model_type} model has {len(lists) or 'no'} lists of "
             f"{count} layers; accepted with it: null"
         )
-    parent, name = found[0]
+    parent, name = lists[0]
     setattr(parent, name, nn.ModuleList([getattr(parent, name)[i] for i in keep]))
     if getattr(model.config, "layer_types", None):  # which layers look at the whole text
         model.config.layer_types = [model.config.layer_types[i] for i in keep]
@@ -55,8 +55,9 @@ def keep_layers(model: Any, layers: int | list[int] | None) -> Any:
 
 
 def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.ModuleList]]:
-    """The lists of modules that stand in no other list, in which encoders have their layers: in what each is, and under
-    what name."""
+    """Yield the lists of modules that are in no other list, with their parents and names. Encoders keep their layers
+    there.
+    """
     for name, child in module.named_children():
         if isinstance(child, nn.ModuleList):
             yield module, name, child
@@ -65,14 +66,14 @@ def outermost_lists(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Modu
 
 
 def first_layer(model: Any) -> nn.Module:
-    """The first of an encoder's layers. UserError where it has no list of them, or several."""
-    found = [one for _, _, one in outermost_lists(model) if len(one) == model.config.num_hidden_layers]
-    if len(found) != 1:
+    """Return the first of an encoder's layers. UserError unless it has exactly one list of them."""
+    lists = [modules for _, _, modules in outermost_lists(model) if len(modules) == model.config.num_hidden_layers]
+    if len(lists) != 1:
         raise UserError(
-            f"pooling: first_last: a {model.config.model_type} model has {len(found) or 'no'} lists of its "
+            f"pooling: first_last: a {model.config.model_type} model has {len(lists) or 'no'} lists of its "
             "layers; accepted: cls, mean, last"
         )
-    return found[0][0]
+    return lists[0][0]
 
 
 @contextmanager
@@ -102,8 +103,10 @@ def use_gradient_checkpointing(module: nn.Module) -> None:
 
 
 def check_padding(model: Any, source: Pretrained) -> None:
-    """UserError if a model cannot be asked for the states of a text's tokens, or if these depend on the padding beside
-    them, as FNet's and ConvBERT's do: each batch would give a text another vector or score."""
+    """Raise UserError if a model does not give states of a text's tokens, or if these depend on the padding after them.
+
+    FNet's and ConvBERT's do: a text would get another vector or score in each batch.
+    """
     if next(model.parameters()).is_meta:  # made of shapes alone, it computes nothing
         return
     ids = torch.tensor([[1, 2, 3, 4, 5, 0, 0, 0]])
@@ -116,9 +119,9 @@ def check_padding(model: Any, source: Pretrained) -> None:
                 for width in (5, 8)
             )
     except (RuntimeError, TypeError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"model: {source.model}: a {kind} model does not read a text's tokens: {why}; accepted: an "
+            f"model: {source.model}: a {kind} model does not read a text's tokens: {reason}; accepted: an "
             "encoder, such as BERT, or a causal language model"
         ) from None
     model.train(was)
@@ -131,8 +134,9 @@ def check_padding(model: Any, source: Pretrained) -> None:
 
 
 def check_length(model: nn.Module, source: Pretrained, *keys: str) -> None:
-    """UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has learnt: those
-    of its table, or, of a model with rotary ones (RoPE), those that its config says it was made for."""
+    """Raise UserError if a limit in `source`, named by one of `keys`, exceeds the positions that the model has
+    learnt. These are the positions of its table, or with rotary positions (RoPE) the number in its config.
+    """
     config: Any = getattr(model, "config", None)
     limits = [config.max_position_embeddings] if getattr(config, "rope_parameters", None) else []
     for name, module in model.named_modules():

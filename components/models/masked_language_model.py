@@ -33,26 +33,26 @@ class LanguageModelHead(nn.Module):
 
     @classmethod
     def new(cls, encoder: Any) -> Self:
-        """A head with random weights for an encoder without one."""
+        """Make a head with random weights for an encoder without a head."""
         return cls(AutoModelForMaskedLM.from_config(encoder.config), encoder)
 
     def on(self, encoder: Any) -> LanguageModelHead:
-        """This head on another encoder, with its token embeddings. UserError if it does not fit."""
-        own, other = ((one.hidden_size, one.vocab_size) for one in (self.model.config, encoder.config))
-        if own != other:
+        """Return this head on another encoder, with its token embeddings. UserError if it does not fit."""
+        shape, expected = ((config.hidden_size, config.vocab_size) for config in (self.model.config, encoder.config))
+        if shape != expected:
             raise UserError(
-                f"language_model: its head is for width and vocabulary {own}, and the encoder has {other}; "
+                f"language_model: its head is for width and vocabulary {shape}, and the encoder has {expected}; "
                 "accepted: a model of the same"
             )
         return LanguageModelHead(self.model, encoder)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(M, V) scores of (M, h) states."""
+        """Score states (M, h): (M, V)."""
         logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
 
     def log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
-        """(M,) fp32 log-probability of the token `ids` (M,) at places with these states (M, h).
+        """Return the log-probability (M,) in fp32 of the token `ids` (M,) at places with states (M, h).
 
         Scores are computed again for the gradient rather than kept.
         """
@@ -60,21 +60,21 @@ class LanguageModelHead(nn.Module):
         return torch.cat([checkpointed(self._log_likelihoods, *piece, recompute=True) for piece in pieces])
 
     def sample(self, states: Tensor, draws: Tensor) -> Tensor:
-        """(M,) a token for each place, drawn from the softmax of its scores by a number from 0 to 1 in `draws` (M,)."""
+        """Draw a token for each place (M,) from the softmax of its scores, by a number from 0 to 1 in `draws` (M,)."""
         pieces = zip(*_pieces(states, draws), strict=True)
         return torch.cat([sampled(self(states), drawn) for states, drawn in pieces])
 
     def best(self, states: Tensor) -> Tensor:
-        """(M,) the token with the highest score at each place."""
+        """Return the token with the highest score at each place (M,)."""
         return torch.cat([self(piece).argmax(-1) for piece in _pieces(states)[0]])
 
     def _log_likelihoods(self, states: Tensor, ids: Tensor) -> Tensor:
         return log_likelihoods(self(states), ids)
 
 
-def _pieces(*of: Tensor) -> list[tuple[Tensor, ...]]:
-    """Each tensor in the pieces that are predicted together."""
-    return [one.split(predicted_at_once(cuda=one.is_cuda)) for one in of]
+def _pieces(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Split each tensor into the pieces that are predicted together."""
+    return [tensor.split(predicted_at_once(cuda=tensor.is_cuda)) for tensor in tensors]
 
 
 class MaskedLanguageModel(nn.Module):
@@ -88,7 +88,7 @@ class MaskedLanguageModel(nn.Module):
 
     @classmethod
     def start(cls, config: MaskedLanguageModelConfig) -> tuple[Self, Any]:
-        """A masked language model made from a pre-trained one or from an encoder, and its tokenizer."""
+        """Make a masked language model from a pre-trained model or an encoder. Return it with its tokenizer."""
         model = pretrained.masked_language_model(config)
         layers.check_length(model, config, "document_tokens")
         return cls(config, model), pretrained.tokenizer(config)
@@ -101,21 +101,22 @@ class MaskedLanguageModel(nn.Module):
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens that it can predict."""
+        """Return the number of tokens that the model can predict."""
         return int(self.encoder.config.vocab_size)
 
     def states(self, ids: Tensor, mask: Tensor, where: Tensor) -> Tensor:
-        """(M, h) last states of the tokens of (N, L) texts at the M places where `where` is True."""
+        """Return the last states (M, h) of tokens of (N, L) texts at the M places where `where` is True."""
         states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         return states[where]
 
     def sampled(self, ids: Tensor, mask: Tensor, where: Tensor, draws: Tensor) -> Tensor:
-        """(N, L) the texts `ids` with samples at the places `where` (N, L), by a number from 0 to 1 for each in `draws`
-        (N, L)."""
+        """Replace tokens of the texts `ids` (N, L) by samples at the places `where` (N, L), by a number from 0 to 1
+        for each in `draws` (N, L).
+        """
         return ids.masked_scatter(where, self.head.sample(self.states(ids, mask, where), draws[where]))
 
     def best(self, ids: Tensor, mask: Tensor, where: Tensor) -> Tensor:
-        """(N, L) the texts `ids` with the most probable tokens at the places `where` (N, L)."""
+        """Replace tokens of the texts `ids` (N, L) by the most probable tokens at the places `where` (N, L)."""
         return ids.masked_scatter(where, self.head.best(self.states(ids, mask, where)))
 
     def save(self, folder: Path, tokenizer_from: Path) -> None:

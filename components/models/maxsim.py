@@ -16,8 +16,8 @@ SCALE = 20.0
 
 
 def maxsim(states: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-    """(N,) fp32 scores: the mean over the first text's tokens of the highest cosine with a token of the second, times
-    20 (MaxSim: Khattab and Zaharia, 2020, section 3.3, Eq. 3, there of texts that were read apart).
+    """Score pairs (N,) in fp32: the mean over the first text's tokens of the highest cosine with a token of the second,
+    times 20 (MaxSim: Khattab and Zaharia, 2020, section 3.3, Eq. 3). There, the texts are read separately.
 
     `states` are (N, L, H), `mask` and `segments` (N, L): 1 for a token, and 1 for one of the second text. Special
     tokens count as those of their segment.

@@ -55,8 +55,8 @@ transformers.utils.logging.disable_progress_bar()
 
 
 def encoder(source: Pretrained, folder: str = "") -> Any:
-    """A pre-trained encoder without pooler, with the layers in `source`, or an untrained one of its shape; of an
-    encoder-decoder (T5), the encoder.
+    """Read a pre-trained encoder without pooler, with the layers in `source`, or make an untrained one of its shape.
+    From an encoder-decoder (T5), read the encoder.
 
     `folder` is where it lies inside the model.
     """
@@ -64,7 +64,7 @@ def encoder(source: Pretrained, folder: str = "") -> Any:
 
 
 def plain_encoder(source: Pretrained, folder: str) -> Any:
-    """The same without an adapter."""
+    """Read an encoder without an adapter."""
     model = keep_layers(read(AutoModel, source, folder, add_pooling_layer=False), source.layers)
     if not isinstance(source, DualEncoderConfig | Base):
         return for_reading(model)
@@ -78,13 +78,14 @@ def plain_encoder(source: Pretrained, folder: str) -> Any:
 
 
 def causal_language_model(source: Pretrained, folder: str = "") -> Any:
-    """A causal language model with its head, with the layers in `source`. UserError if it is none, if it has no head
-    of its own, or one that is more than a linear layer."""
+    """Read a causal language model with its head, with the layers in `source`. UserError for any other model, a
+    missing head, or a head that is more than a linear layer.
+    """
     return adapted(plain_causal_language_model, source, folder)
 
 
 def plain_causal_language_model(source: Pretrained, folder: str) -> Any:
-    """The same without an adapter."""
+    """Read a causal language model without an adapter."""
     config = huggingface_config(source, folder)
     if not is_decoder(config):
         raise UserError(f"pooling: token: {source.model} is no causal language model; accepted: cls, first, mean")
@@ -95,30 +96,32 @@ def plain_causal_language_model(source: Pretrained, folder: str) -> Any:
     ]
     if changed:
         raise UserError(f"pooling: token: the logits of {source.model} have {changed[0]}; accepted: last, mean")
-    model, about = _read(AutoModelForCausalLM, source, folder)
-    if about["missing_keys"]:
+    model, report = _read(AutoModelForCausalLM, source, folder)
+    if report["missing_keys"]:
         raise UserError(
             f"pooling: token: {source.model} has no head of a language model "
-            f"({', '.join(sorted(about['missing_keys']))} is missing); accepted: last, mean"
+            f"({', '.join(sorted(report['missing_keys']))} is missing); accepted: last, mean"
         )
     return for_reading(keep_layers(model, source.layers))
 
 
 def classifier(source: Pretrained, folder: str = "") -> Any:
-    """A pre-trained encoder with a classification head of one label, new if there is none, with the layers in
-    `source`."""
+    """Read a pre-trained encoder with a classification head of a single label, new if there is none, with the layers
+    in `source`.
+    """
     return adapted(plain_classifier, source, folder, head=True)
 
 
 def plain_classifier(source: Pretrained, folder: str) -> Any:
-    """The same without an adapter."""
+    """Read a classifier without an adapter."""
     model = read(AutoModelForSequenceClassification, source, folder, num_labels=1)
     return for_reading(keep_layers(model, source.layers))
 
 
 def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
-    """A pre-trained encoder with the head of masked language modelling, new if there is none, with the layers in
-    `source`."""
+    """Read a pre-trained encoder with its head of masked language modelling, new if there is none, with the layers
+    in `source`.
+    """
     if is_decoder(config := huggingface_config(source)):
         raise UserError(
             f"model: {source.model}: a {config.model_type} model predicts no masked tokens; accepted: an "
@@ -130,17 +133,17 @@ def masked_language_model(source: MaskedLanguageModelConfig) -> Any:
 
 
 def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
-    """A pre-trained language model with all its layers; `auto` is the Hugging Face class to load it with.
+    """Read a pre-trained language model with all its layers. `auto` is the Hugging Face class to load it with.
 
-    An encoder (BERT, MiniLM) loaded as seq2seq gives the weights of both encoder and decoder; the cross-attention
+    An encoder (BERT, MiniLM) loaded as seq2seq gives the weights of both encoder and decoder. The cross-attention
     between them is new (Rothe et al., 2020, "BERT2BERT"). UserError for a model of the other kind.
     """
     config = huggingface_config(source)
     causal, writes = auto is AutoModelForCausalLM, is_decoder(config)
     if writes != causal:
-        what = "continues a text" if writes else "sees in a text what it should write"
+        behaviour = "continues a text" if writes else "sees in a text what it should write"
         raise UserError(
-            f"model: {source.model}: a {config.model_type} model {what}; accepted: a model of the other "
+            f"model: {source.model}: a {config.model_type} model {behaviour}; accepted: a model of the other "
             f"kind, or, of a generator, `architecture: {'causal' if writes else 'seq2seq'}`"
         )
     if causal or _has_decoder(source):
@@ -165,12 +168,12 @@ def language_model(source: Pretrained, auto: Any, tokenizer: Any) -> Any:
 
 
 def _has_decoder(source: Pretrained) -> bool:
-    """Whether a pre-trained model is an encoder-decoder."""
+    """Check whether a pre-trained model is an encoder-decoder."""
     return type(huggingface_config(source)) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes of a model in training differ, by its modules or by what its config says."""
+    """Check whether two passes of a model in training differ, by its modules or by its config."""
     shares = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     configs = [module.config for module in model.modules() if hasattr(module, "config")]
     shares += [getattr(config, name, 0.0) for config in configs for name in DROPOUTS]
@@ -178,12 +181,13 @@ def has_dropout(model: nn.Module) -> bool:
 
 
 def huggingface_config(source: Pretrained, folder: str = "") -> Any:
-    """The Hugging Face config of a pre-trained model, of an adapter that of its base. UserError if it cannot be
-    loaded."""
-    where = Path(locate_model(source.model))
-    if (base := adapters.read_base(where / folder)) is not None:
+    """Read the Hugging Face config of a pre-trained model, of an adapter that of its base. UserError if it cannot be
+    loaded.
+    """
+    path = Path(locate_model(source.model))
+    if (base := adapters.read_base(path / folder)) is not None:
         return huggingface_config(base, base.folder)
-    if (where / MODULES).exists() and not (where / folder / "config.json").exists():
+    if (path / MODULES).exists() and not (path / folder / "config.json").exists():
         raise UserError(
             f"model: {source.model}: there is no encoder beside {MODULES}, but in folders below it; "
             "accepted here: the folder of one"
@@ -193,19 +197,19 @@ def huggingface_config(source: Pretrained, folder: str = "") -> Any:
 
 
 @contextmanager
-def _loading(source: Pretrained, what: str = "cannot be loaded") -> Iterator[None]:
-    """UserError, which names the model, where it cannot be loaded in this block."""
+def _loading(source: Pretrained, problem: str = "cannot be loaded") -> Iterator[None]:
+    """Raise UserError, which names the model, if it cannot be loaded in this block."""
     host = None if Path(locate_model(source.model)).exists() else hub.go_offline_if_unreachable()
     try:
         with naming_damage(Path(locate_model(source.model))):
             yield
     except Damaged as error:
-        raise UserError(f"model: {source.model}: {what}: {error}; accepted: a whole model") from None
+        raise UserError(f"model: {source.model}: {problem}: {error}; accepted: a whole model") from None
     except (OSError, SafetensorError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         if host and isinstance(error, OSError):
-            why = f"{host} cannot be reached, and it is not in the cache"
-        raise UserError(f"model: {source.model}: {what}: {why}") from None
+            reason = f"{host} cannot be reached, and it is not in the cache"
+        raise UserError(f"model: {source.model}: {problem}: {reason}") from None
 
 
 @contextmanager
@@ -220,51 +224,54 @@ def shapes_alone() -> Iterator[None]:
 
 
 def read(auto: Any, source: Pretrained, folder: str = "", **options: Any) -> Any:
-    """A pre-trained model with the dropout in `source`. UserError if it cannot be loaded, or if its weights and its
-    `config.json` do not belong together."""
+    """Read a pre-trained model with the dropout in `source`. UserError if it cannot be loaded, or if its weights and
+    its `config.json` do not belong together.
+    """
     return _read(auto, source, folder, **options)[0]
 
 
 def _read(auto: Any, source: Pretrained, folder: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """The model, and what Transformers says of its weights."""
-    where, config = locate_model(source.model), huggingface_config(source, folder)
+    """Read a model, with Transformers' report on its weights."""
+    place, config = locate_model(source.model), huggingface_config(source, folder)
     if source.dropout is not None:
-        known = [key for key in DROPOUTS if hasattr(config, key)]
-        if not known:
+        keys = [key for key in DROPOUTS if hasattr(config, key)]
+        if not keys:
             raise UserError(f"model: {source.model}: dropout cannot be set for a {config.model_type} model")
-        options |= dict.fromkeys(known, source.dropout)
+        options |= dict.fromkeys(keys, source.dropout)
     if _shapes.get():
         options |= {"device_map": "meta", "local_files_only": True}
     with _loading(source):
-        model, about = load(auto, where, revision=source.revision, subfolder=folder, **options)
-    _check_fit(source, model, about)
-    return model, about
+        model, report = load(auto, place, revision=source.revision, subfolder=folder, **options)
+    _check_fit(source, model, report)
+    return model, report
 
 
-def _check_fit(source: Pretrained, model: Any, about: dict[str, Any]) -> None:
-    """UserError where weights do not fit the architecture in `config.json`: weights that are not there would be random
-    numbers. A head may be lacking."""
+def _check_fit(source: Pretrained, model: Any, report: dict[str, Any]) -> None:
+    """Raise UserError if weights do not fit the architecture in `config.json`.
+
+    Missing weights would be random numbers. A head may be missing.
+    """
     base = getattr(model, model.base_model_prefix, model)
     prefix = "" if base is model else f"{model.base_model_prefix}."
-    own = {prefix + name for name in base.state_dict()}
+    names = {prefix + name for name in base.state_dict()}
     both = "accepted: a model whose weights and config.json belong together"
-    for name, there, wanted in sorted(about["mismatched_keys"], key=lambda one: (one[0] not in own, one[0])):
-        if name in own or not type(model).__name__.endswith("ForSequenceClassification"):
+    for name, shape, expected in sorted(report["mismatched_keys"], key=lambda entry: (entry[0] not in names, entry[0])):
+        if name in names or not type(model).__name__.endswith("ForSequenceClassification"):
             raise UserError(
                 f"model: {source.model}: its weights do not fit its config.json: {name} has the shape "
-                f"{list(there)}, and {list(wanted)} by config.json; {both}"
+                f"{list(shape)}, and {list(expected)} by config.json; {both}"
             )
         raise UserError(
-            f"model: {source.model}: its head gives {there[0]} scores for a pair, and a ranker gives one; "
+            f"model: {source.model}: its head gives {shape[0]} scores for a pair, and a ranker gives one; "
             "accepted: a model with one label (num_labels), or `pooling: first` or `mean`, which put a new "
             "head on its encoder"
         )
-    if lacking := sorted(name for name in own & set(about["missing_keys"]) if not NEW.search(name)):
+    if lacking := sorted(name for name in names & set(report["missing_keys"]) if not NEW.search(name)):
         raise UserError(
             f"model: {source.model}: its weights do not fit its config.json: {lacking[0]} is not among them; {both}"
         )
-    forms = {re.sub(r"\d+", "0", name) for name in own}
-    unexpected = (f"{prefix}{name.removeprefix(prefix)}" for name in about["unexpected_keys"])
+    forms = {re.sub(r"\d+", "0", name) for name in names}
+    unexpected = (f"{prefix}{name.removeprefix(prefix)}" for name in report["unexpected_keys"])
     if layers := sorted(name for name in unexpected if re.sub(r"\d+", "0", name) in forms):
         raise UserError(
             f"model: {source.model}: its weights do not fit its config.json: {layers[0]} has no place "
@@ -272,51 +279,53 @@ def _check_fit(source: Pretrained, model: Any, about: dict[str, Any]) -> None:
         )
 
 
-def load(auto: Any, where: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """`from_pretrained` in fp32, without the pooler if the architecture has one, and what it says of the weights."""
+def load(auto: Any, location: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Call `from_pretrained` in fp32, without a pooler. Return the model and its report."""
     options |= {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
     if auto is AutoModel:
         place = {key: options[key] for key in ("revision", "subfolder") if key in options}
-        config = AutoConfig.from_pretrained(where, **place)
+        config = AutoConfig.from_pretrained(location, **place)
         if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:  # AutoModel would load T5's decoder too
             auto = AutoModelForTextEncoding
-    found: tuple[Any, dict[str, Any]]
+    loaded: tuple[Any, dict[str, Any]]
     try:
-        found = auto.from_pretrained(where, **options)
+        loaded = auto.from_pretrained(location, **options)
     except TypeError:
         options.pop("add_pooling_layer", None)  # DistilBERT, T5 and all decoders have none
-        found = auto.from_pretrained(where, **options)
-    return found
+        loaded = auto.from_pretrained(location, **options)
+    return loaded
 
 
 def tokenizer(source: Pretrained, folder: str = "") -> Any:
-    """The tokenizer of a pre-trained model, which lies in `folder` inside it. UserError if it cannot be loaded, or
-    written as the one file that token stores are made with."""
+    """Load the tokenizer of a pre-trained model, from `folder` inside it.
+
+    UserError if it cannot be loaded, or cannot be written as the single file that token stores are made with.
+    """
     with _loading(source, "no tokenizer"):
-        made = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
-        if not made.is_fast:
+        loaded = AutoTokenizer.from_pretrained(locate_model(source.model), revision=source.revision, subfolder=folder)
+        if not loaded.is_fast:
             raise UserError(
-                f"model: {source.model}: its {type(made).__name__} is Python code alone; accepted: a model "
+                f"model: {source.model}: its {type(loaded).__name__} is Python code alone; accepted: a model "
                 "with a tokenizer.json, or whose tokenizer can be written as one"
             )
-        pad_with_any(made)
-        made.truncation_side = "right"  # a text's beginning is read, and by those that load an export too
-        return made
+        pad_with_any(loaded)
+        loaded.truncation_side = "right"  # a text's beginning is read, and by those that load an export too
+        return loaded
 
 
 def file_of(source: Pretrained, name: str) -> Path | None:
-    """A file of a pre-trained model, by its path inside the model; None if the model has no such file."""
-    where = locate_model(source.model)
-    if Path(where).is_dir():
-        path = Path(where) / name
+    """Return a file of a pre-trained model, by its path inside the model, or None if the model has no such file."""
+    location = locate_model(source.model)
+    if Path(location).is_dir():
+        path = Path(location) / name
         return path if path.is_file() else None
     with _loading(source):
         # Without a connection a file that is not in the hub's cache counts as none.
-        found = cached_file(
-            where,
+        file = cached_file(
+            location,
             name,
             revision=source.revision,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    return None if found is None else Path(found)
+    return None if file is None else Path(file)

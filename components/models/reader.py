@@ -51,7 +51,7 @@ class Reader(nn.Module):
 
     @classmethod
     def start(cls, config: ReaderConfig) -> tuple[Self, Any]:
-        """A new reader made from a pre-trained model, and its tokenizer."""
+        """Make a reader from a pre-trained model. Return it with its tokenizer."""
         tokenizer = pretrained.tokenizer(config)
         return cls(config, pretrained.language_model(config, AutoModelForSeq2SeqLM, tokenizer), tokenizer), tokenizer
 
@@ -70,10 +70,10 @@ class Reader(nn.Module):
     def encode_passages(
         self, passages: Batch, counts: Tensor, *, tokens: int, recompute: bool = False
     ) -> PassageStates:
-        """The states of questions' passages. The rows of `passages` are those of the first question, of the second and
-        so on; `counts` (N,) is the number for each.
+        """Encode questions' passages. Rows of `passages` are those of the first question, of the second and so on.
 
-        The encoder takes at most `tokens` tokens at once. With `recompute` it runs again in the backward pass.
+        `counts` (N,) is the number of passages of each question. The encoder takes at most `tokens` tokens at once.
+        With `recompute` it runs again in the backward pass.
         """
         lengths = passages.mask.sum(-1)
         if is_unchunked():
@@ -86,16 +86,20 @@ class Reader(nn.Module):
                 by_passage += states[chunk.mask.bool()].split(lengths[rows].tolist())
             order = torch.argsort(torch.cat(chunks)).tolist()
             in_order = torch.cat([by_passage[i] for i in order])
-        each = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
-        states = pad_sequence(list(in_order.split(each.tolist())), batch_first=True)
-        return PassageStates(states, (torch.arange(states.shape[1], device=each.device) < each[:, None]).long())
+        question_tokens = torch.stack([part.sum() for part in lengths.split(counts.tolist())])
+        states = pad_sequence(list(in_order.split(question_tokens.tolist())), batch_first=True)
+        return PassageStates(
+            states, (torch.arange(states.shape[1], device=question_tokens.device) < question_tokens[:, None]).long()
+        )
 
     def _states(self, texts: Batch) -> Tensor:
         states: Tensor = self.model.get_encoder()(input_ids=texts.ids, attention_mask=texts.mask).last_hidden_state
         return states
 
     def log_likelihoods(self, passages: PassageStates, answers: Batch) -> Tensor:
-        """(N, T) fp32 log-probability of each token of the answers given the tokens before it, 0 at padding."""
+        """Return the log-probability (N, T) in fp32 of each token of the answers given the tokens before it, 0 at
+        padding.
+        """
         first = answers.ids.new_full((len(answers.ids), 1), self.model.config.decoder_start_token_id)
         out = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=passages.states),
@@ -107,7 +111,7 @@ class Reader(nn.Module):
 
     @torch.inference_mode()
     def generate(self, passages: PassageStates, new_tokens: int) -> list[str]:
-        """The answer to each question, decoded greedily."""
+        """Decode the answer to each question greedily."""
         options: dict[str, Any] = {"temperature": None, "top_k": None, "top_p": None, "max_length": None}
         output = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=passages.states),
@@ -136,11 +140,11 @@ class ReaderInputs:
         self._texts, self._limit = (tokens.queries, tokens.documents), reader.config.passage_tokens
 
     def lengths(self, pairs: np.ndarray) -> np.ndarray:
-        """(P,) the lengths of pairs, given as (P, 2) rows of the question and the passage."""
+        """Return the lengths (P,) of pairs, which are rows (P, 2) of the question and the passage."""
         return self._template.pair_lengths(*self._texts, pairs, self._limit)
 
     def batch(self, pairs: np.ndarray) -> Batch:
-        """A batch of pairs."""
+        """Return a batch of pairs."""
         return self._template.pairs(*self._texts, pairs, self._limit)
 
 
@@ -153,7 +157,8 @@ def answer_questions(
     batch_tokens: int,
     device: Any,
 ) -> list[str]:
-    """The answers to questions, each given as (P, 2) rows of itself and its passages; empty for one without passages.
+    """Answer questions, each given as rows (P, 2) of itself and its passages. A question without passages gets an empty
+    answer.
 
     Questions are read together if all their passages have at most `batch_tokens` tokens.
     """

@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Config)
 
 
 def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Damaged where a file of the folder is cut or lost."""
+    """Make a loader raise Damaged if a file of the folder is cut or lost."""
 
     @functools.wraps(load)
     def loaded(folder: Path, *arguments: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def _of_folder(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(folder: Path) -> None:
-    """Damaged where a file of a saved model is cut or lost."""
+    """Raise Damaged if a file of a saved model is cut or lost."""
     _check_there(folder, MODEL_CONFIG)
     for tower in {tokenizer_file(folder).parent, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILES[0]}"))}:
         _check_there(tower, TOKENIZER_FILES[0])
@@ -58,22 +58,22 @@ def check(folder: Path) -> None:
 
 
 def _check_there(folder: Path, *names: str) -> None:
-    """Damaged where a folder has none of some files."""
+    """Raise Damaged if a folder has none of some files."""
     if not any((folder / name).is_file() for name in names):
         raise Damaged(f"{folder}: no {names[0]}", folder)
 
 
 def load_config(kind: type[C], folder: Path) -> C:
-    """The config that `save_modules` wrote."""
+    """Load the config that `save_modules` wrote."""
     path = folder / MODEL_CONFIG
     return parse(kind, read_json(path), where=str(path))
 
 
 @_of_folder
 def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
-    """An encoder that `save_tower` wrote; `frozen`, to be asked alone."""
-    if frozen and (own := bert.encoder(folder)) is not None:
-        return own
+    """Load an encoder that `save_tower` wrote. A `frozen` encoder is only used for inference."""
+    if frozen and (model := bert.encoder(folder)) is not None:
+        return model
     return adapter_base.saved(pretrained.plain_encoder, folder) or for_reading(
         _whole(AutoModel, folder, add_pooling_layer=False)
     )
@@ -81,9 +81,9 @@ def load_encoder(folder: Path, *, frozen: bool = False) -> Any:
 
 @_of_folder
 def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
-    """A sequence classifier that `save_tower` wrote; `frozen`, to be asked alone."""
-    if frozen and (own := bert.classifier(folder)) is not None:
-        return own
+    """Load a sequence classifier that `save_tower` wrote. A `frozen` classifier is only used for inference."""
+    if frozen and (model := bert.classifier(folder)) is not None:
+        return model
     return adapter_base.saved(pretrained.plain_classifier, folder, head=True) or _whole(
         AutoModelForSequenceClassification, folder
     )
@@ -91,30 +91,33 @@ def load_classifier(folder: Path, *, frozen: bool = False) -> Any:
 
 @_of_folder
 def load_language_model(folder: Path, auto: Any) -> Any:
-    """A language model that `save_tower` wrote; `auto` is the Hugging Face class to load it with."""
+    """Load a language model that `save_tower` wrote. `auto` is the Hugging Face class to load it with."""
     saved = adapter_base.saved(lambda source, within: pretrained.read(auto, source, within), folder)
     return saved or _whole(auto, folder, unused=".pooler.")  # of an encoder with a decoder made of it
 
 
 @_of_folder
 def load_causal_language_model(folder: Path) -> Any:
-    """A causal language model that `save_tower` wrote."""
+    """Load a causal language model that `save_tower` wrote."""
     return adapter_base.saved(pretrained.plain_causal_language_model, folder) or _whole(AutoModelForCausalLM, folder)
 
 
 @_of_folder
 def load_masked_language_model(folder: Path) -> Any:
-    """A masked language model that `save_tower` wrote."""
+    """Load a masked language model that `save_tower` wrote."""
     return _whole(AutoModelForMaskedLM, folder)
 
 
 def _whole(auto: Any, folder: Path, *, unused: str | None = None, **options: Any) -> Any:
-    """A model that `save_tower` wrote; Damaged where its file lacks weights, which would be random numbers, but those
-    whose names have `unused` in them."""
-    model, about = pretrained.load(auto, str(folder), **options)
-    if wrong := sorted(name for name, *_ in about["mismatched_keys"]):
+    """Load a model that `save_tower` wrote.
+
+    Damaged if its file lacks weights, which would be random numbers. Weights with `unused` in their names may be
+    missing.
+    """
+    model, report = pretrained.load(auto, str(folder), **options)
+    if wrong := sorted(name for name, *_ in report["mismatched_keys"]):
         raise Damaged(f"{folder}: weights of {wrong[0]} that do not fit its config.json", folder)
-    if lacking := sorted(name for name in about["missing_keys"] if unused is None or unused not in name):
+    if lacking := sorted(name for name in report["missing_keys"] if unused is None or unused not in name):
         raise Damaged(f"{folder}: no weights of {lacking[0]}", folder)
     return model
 
@@ -136,12 +139,15 @@ def save_tower(model: Any, folder: Path, tokenizer_from: Path, limit: int) -> No
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
 
 
-def save_modules(folder: Path, modules: list[tuple[str, str]], about: dict[str, Any], config: Pretrained) -> None:
-    """Write a model's description: for sentence-transformers its modules, as pairs of folder and class, and `about`;
-    for this project its config."""
+def save_modules(folder: Path, modules: list[tuple[str, str]], description: dict[str, Any], config: Pretrained) -> None:
+    """Write a model's description: for sentence-transformers its modules and `description`, for this project its
+    config.
+
+    `modules` are pairs of folder and class.
+    """
     listed = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
     write_json(folder / MODULES, listed)
-    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **about})
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, **description})
     (folder / MODEL_CONFIG).write_text(config.model_dump_json(indent=1) + "\n")
 
 
@@ -152,11 +158,13 @@ def save_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
 
 
 def load_weights(module: nn.Module, path: Path, *, prefix: str = "") -> None:
-    """Load the parameters that `save_weights` wrote. Damaged where they are of another module."""
+    """Load the parameters that `save_weights` wrote. Damaged if they belong to another module."""
     with naming_damage(path):
         weights = {name.removeprefix(prefix): value for name, value in load_file(path).items()}
-    there, wanted = ({name: list(value.shape) for name, value in of.items()} for of in (weights, module.state_dict()))
-    if there != wanted:
-        raise Damaged(f"{path}: weights of the shapes {there}, and {wanted} by the folder's configs", path)
+    shapes, expected = (
+        {name: list(value.shape) for name, value in tensors.items()} for tensors in (weights, module.state_dict())
+    )
+    if shapes != expected:
+        raise Damaged(f"{path}: weights of the shapes {shapes}, and {expected} by the folder's configs", path)
     if not next(module.parameters()).is_meta:  # else only whether all fits is checked
         module.load_state_dict(weights)

@@ -61,17 +61,17 @@ class _Module(NamedTuple):
 
 
 def retriever(source: DualEncoderConfig) -> Found | None:
-    """The retriever in a folder; None if the folder lists no modules, as that of an encoder alone.
+    """Read the retriever in a folder. Return None if the folder lists no modules, such as that of an encoder alone.
 
     UserError names what a `DualEncoder` does not have, and a prompt that `source` does not state.
     """
     modules = _modules(source)
     if modules is None:
         return None
-    about = _about(source, "SentenceTransformer")
-    prompted = _check_prompts(source, about.get("prompts") or {})
+    settings = _about(source, "SentenceTransformer")
+    prompted = _check_prompts(source, settings.get("prompts") or {})
     sides = {side: _side(source, chain) for side, chain in _chains(source, modules).items()}
-    cut, named = about.get("truncate_dim"), about.get("similarity_fn_name")
+    cut, named = settings.get("truncate_dim"), settings.get("similarity_fn_name")
     if cut is not None and named not in (None, "cosine") and any("Normalize" in parts for parts in sides.values()):
         _refuse(
             source,
@@ -90,9 +90,11 @@ def retriever(source: DualEncoderConfig) -> Found | None:
     norms = {side: parts["LayerNorm"].path for side, parts in sides.items() if "LayerNorm" in parts}
     if norms.keys() - dense.keys():
         _refuse(source, "a LayerNorm without a Dense before it", "both, or none")
-    made = {side: _dense(source, path, bias=True if side in norms else None) for side, path in dense.items()}
-    widths = {side: about["out_features"] for side, about in made.items()}
-    biases = [side not in norms and made[side].get("bias", True) if side in made else None for side in sides]
+    dense_configs = {side: _dense(source, path, bias=True if side in norms else None) for side, path in dense.items()}
+    widths = {side: config["out_features"] for side, config in dense_configs.items()}
+    biases = [
+        side not in norms and dense_configs[side].get("bias", True) if side in dense_configs else None for side in sides
+    ]
     normed = _same(source, "LayerNorm", [side in norms for side in sides])
     shared = len(sides) > 1 and len(set(dense.values())) == 1 and len(dense) == len(sides)
     if shared:
@@ -100,8 +102,8 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         norms = {"shared": norms["query"]} if norms else {}
     values = {
         "towers": "shared" if "shared" in sides else "separate",
-        "pooling": _same(source, "Pooling", [_pooling(source, one["Pooling"], prompted) for one in sides.values()]),
-        "similarity": _same(source, "Normalize", [_similarity(source, one, about) for one in sides.values()]),
+        "pooling": _same(source, "Pooling", [_pooling(source, parts["Pooling"], prompted) for parts in sides.values()]),
+        "similarity": _same(source, "Normalize", [_similarity(source, parts, settings) for parts in sides.values()]),
         "query_tokens": limits.get("query", limits.get("shared")),
         "document_tokens": limits.get("document", limits.get("shared")),
         "projection": _same(source, "Dense", [widths.get(side) for side in sides]),
@@ -116,20 +118,20 @@ def retriever(source: DualEncoderConfig) -> Found | None:
         if values["towers"] == "shared" and values["document_tokens"] == saved["document_tokens"]:
             values["query_tokens"] = saved["query_tokens"]
         values["share"] += [part for part in saved["share"] if part == "embedder"]
-    files = [{side: f"{path}/{WEIGHTS}" for side, path in of.items()} for of in (dense, norms)]
+    files = [{side: f"{path}/{WEIGHTS}" for side, path in paths.items()} for paths in (dense, norms)]
     return Found(encoders, files[0], values, files[1])
 
 
 def ranker(source: CrossEncoderConfig) -> Found | None:
-    """The ranker in a folder; None for that of an encoder, or of a retriever, whose encoder gets a new head.
+    """Read the ranker in a folder. Return None for an encoder or a retriever, whose encoder gets a new head.
 
     UserError names what a `CrossEncoder` does not have.
     """
     modules = _modules(source)
     if modules is None or (_json(source, _ABOUT) or {}).get("model_type") != "CrossEncoder":
         return None
-    about = _about(source, "CrossEncoder")
-    if any((about.get("prompts") or {}).values()):
+    settings = _about(source, "CrossEncoder")
+    if any((settings.get("prompts") or {}).values()):
         _refuse(source, "the ranker puts prompts before its texts", "a ranker without prompts")
     if [module.kind for module in modules] == ["Transformer"]:
         labels = pretrained.huggingface_config(source).num_labels
@@ -150,20 +152,25 @@ def ranker(source: CrossEncoderConfig) -> Found | None:
         )
     transformer, pooling, head = modules
     limit = _limit(source, transformer.path, "feature-extraction")
-    how = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
+    pooled_by = _POOLING_OF_RANKERS[_pooling(source, pooling, prompted=False)]
     if (outputs := _dense(source, head.path, bias=True)["out_features"]) != 1:
         _refuse(source, f"{head.path} gives {outputs} scores", "one score")
-    values = {"pooling": how, "pair_tokens": limit, "template": _saved_template(source)}
+    values = {"pooling": pooled_by, "pair_tokens": limit, "template": _saved_template(source)}
     return Found({"shared": transformer.path}, {"shared": f"{head.path}/{WEIGHTS}"}, values)
 
 
 def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Module) -> Found:
-    """The ranker of a causal language model and the logits of one or two tokens. UserError if it reads pairs by a chat
-    template and the config has no `template`, or if the config has other tokens."""
-    limit = _limit(source, transformer.path, "text-generation", said=source.template is not None)
-    about, tokenizer = _json(source, f"{score.path}/config.json") or {}, pretrained.tokenizer(source, transformer.path)
-    numbers = {key: about.get(f"{key}_id") for key in ("true_token", "false_token")}
-    named = {key: tokenizer.convert_ids_to_tokens(one) for key, one in numbers.items() if one is not None}
+    """Read the ranker of a causal language model and the logits of one or two tokens.
+
+    UserError if it reads pairs by a chat template and the config has no `template`, or if the config has other tokens.
+    """
+    limit = _limit(source, transformer.path, "text-generation", has_template=source.template is not None)
+    settings, tokenizer = (
+        _json(source, f"{score.path}/config.json") or {},
+        pretrained.tokenizer(source, transformer.path),
+    )
+    numbers = {key: settings.get(f"{key}_id") for key in ("true_token", "false_token")}
+    named = {key: tokenizer.convert_ids_to_tokens(number) for key, number in numbers.items() if number is not None}
     for key, token in named.items():
         if getattr(source, key) not in (None, token):
             _refuse(source, f"{key}: {getattr(source, key)}: the ranker has {token!r}", f"{token!r}, or null")
@@ -175,7 +182,7 @@ def _token_ranker(source: CrossEncoderConfig, transformer: _Module, score: _Modu
 
 
 def _saved_template(source: CrossEncoderConfig) -> str | None:
-    """The template of pairs that a ranker of ours has in its tokenizer."""
+    """Return the template of pairs that a ranker of ours has in its tokenizer."""
     saved = _json(source, MODEL_CONFIG) or {}
     return saved.get("template") if saved.get("kind") == source.kind else None
 
@@ -183,12 +190,12 @@ def _saved_template(source: CrossEncoderConfig) -> str | None:
 _ABOUT = "config_sentence_transformers.json"
 
 
-def _refuse(source: Pretrained, what: str, accepted: str) -> NoReturn:
-    raise UserError(f"model: {source.model}: {what}; accepted: {accepted}", code="unsupported-model")
+def _refuse(source: Pretrained, problem: str, accepted: str) -> NoReturn:
+    raise UserError(f"model: {source.model}: {problem}; accepted: {accepted}", code="unsupported-model")
 
 
 def _json(source: Pretrained, name: str) -> Any:
-    """The content of a file of the model; None if there is no such file."""
+    """Read a JSON file of the model, or return None if there is no such file."""
     path = pretrained.file_of(source, name)
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
@@ -197,20 +204,20 @@ def _json(source: Pretrained, name: str) -> Any:
 
 
 def _about(source: Pretrained, wanted: str) -> dict[str, Any]:
-    about = _json(source, _ABOUT) or {}
-    if (kind := about.get("model_type", wanted)) != wanted:
+    settings = _json(source, _ABOUT) or {}
+    if (kind := settings.get("model_type", wanted)) != wanted:
         _refuse(source, f"the folder holds a {kind}", f"a {wanted}, or an encoder")
-    return about
+    return settings
 
 
 def _modules(source: Pretrained) -> list[_Module] | None:
     listed = _json(source, MODULES)
-    return None if listed is None else [_module(source, one["type"], one["path"]) for one in listed]
+    return None if listed is None else [_module(source, entry["type"], entry["path"]) for entry in listed]
 
 
 def _module(source: Pretrained, kind: str, path: str) -> _Module:
-    ours = pretrained.file_of(source, CODE.name) if kind == MODULE else None
-    if ours is not None and ours.read_bytes() == CODE.read_bytes():
+    code = pretrained.file_of(source, CODE.name) if kind == MODULE else None
+    if code is not None and code.read_bytes() == CODE.read_bytes():
         return _Module(kind.rsplit(".", 1)[1], path)
     if not kind.startswith("sentence_transformers."):
         _refuse(source, f"the module {kind} is code of its own", f"sentence-transformers' {', '.join(_ORDER)}, Router")
@@ -218,7 +225,7 @@ def _module(source: Pretrained, kind: str, path: str) -> _Module:
 
 
 def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Module]]:
-    """The modules that a text of each side goes through."""
+    """Return the modules that a text of each side goes through."""
     first, *after = modules
     if first.kind not in ("Router", "Asym"):
         return {"shared": modules}
@@ -233,7 +240,7 @@ def _chains(source: Pretrained, modules: list[_Module]) -> dict[str, list[_Modul
 
 
 def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
-    """One side's modules by kind; UserError if they are others than ours or in another order."""
+    """Return a side's modules by kind. UserError for modules that we do not have, or in another order."""
     kinds = [module.kind for module in chain]
     if kinds[:2] != _ORDER[:2] or kinds != [kind for kind in _ORDER if kind in kinds]:
         _refuse(
@@ -245,7 +252,7 @@ def _side(source: Pretrained, chain: list[_Module]) -> dict[str, _Module]:
 
 
 def _same(source: Pretrained, kind: str, values: list[Any]) -> Any:
-    """What both sides have."""
+    """Return the value that both sides share. UserError if they differ."""
     if len(set(values)) > 1:
         _refuse(source, f"queries and documents differ in {kind}: {listing(values)}", "the same for both")
     return values[0]
@@ -259,75 +266,79 @@ _OUTPUTS = {
 """What sentence-transformers calls what a Transformer makes."""
 
 
-def _limit(source: Pretrained, folder: str, task: str, *, said: bool = False) -> int | None:
-    """The length at which a Transformer cuts a text; None if nothing says it. `said`: the config has the template that
-    the folder may have as a chat's."""
+def _limit(source: Pretrained, folder: str, task: str, *, has_template: bool = False) -> int | None:
+    """Return the length at which a Transformer cuts a text, or None if nothing says it.
+
+    `has_template`: the config has the template that the folder may have as a chat template.
+    """
     inside = f"{folder}/" if folder else ""
-    about: dict[str, Any] = next(filter(None, (_json(source, inside + name) for name in _TRANSFORMER_CONFIGS)), {})
-    modes = about.get("modality_config", {"text": {}})
-    if task == "text-generation" and "message" in modes and not said:
+    settings: dict[str, Any] = next(filter(None, (_json(source, inside + name) for name in _TRANSFORMER_CONFIGS)), {})
+    modes = settings.get("modality_config", {"text": {}})
+    if task == "text-generation" and "message" in modes and not has_template:
         _refuse(source, "the ranker reads pairs by a chat template", "what it makes of a pair as `template` here")
     text = modes.get("text", {"method": f"none for texts, but for {listing(modes)}"})
-    known = {
-        "transformer_task": (about.get("transformer_task", "feature-extraction"), task),
+    checks = {
+        "transformer_task": (settings.get("transformer_task", "feature-extraction"), task),
         "modality_config.text.method": (text.get("method", "forward"), "forward"),
-        "module_output_name": (about.get("module_output_name", "token_embeddings"), _OUTPUTS[task]),
-        "processing_kwargs": (about.get("processing_kwargs") or None, None),
-        "query_length": (about.get("query_length"), None),
-        "document_length": (about.get("document_length"), None),
+        "module_output_name": (settings.get("module_output_name", "token_embeddings"), _OUTPUTS[task]),
+        "processing_kwargs": (settings.get("processing_kwargs") or None, None),
+        "query_length": (settings.get("query_length"), None),
+        "document_length": (settings.get("document_length"), None),
     }
-    for key, (got, accepted) in known.items():
-        if got != accepted:
-            _refuse(source, f"the Transformer has {key}: {got}", str(accepted))
+    for key, (value, accepted) in checks.items():
+        if value != accepted:
+            _refuse(source, f"the Transformer has {key}: {value}", str(accepted))
     tokenizer = pretrained.tokenizer(source, folder)
-    if about.get("do_lower_case") and tokenizer("The ÀÉ")["input_ids"] != tokenizer("the àé")["input_ids"]:
+    if settings.get("do_lower_case") and tokenizer("The ÀÉ")["input_ids"] != tokenizer("the àé")["input_ids"]:
         _refuse(
             source,
             "the Transformer has do_lower_case: true, and its tokenizer keeps capitals",
             "a tokenizer that lowers them itself",
         )
-    if about.get("max_seq_length") is not None:
-        return int(about["max_seq_length"])
+    if settings.get("max_seq_length") is not None:
+        return int(settings["max_seq_length"])
     positions = getattr(pretrained.huggingface_config(source, folder), "max_position_embeddings", -1)
     limit = min(tokenizer.model_max_length, positions if positions != -1 else _NO_LIMIT)
     return int(limit) if limit < _NO_LIMIT else None
 
 
 def _pooling(source: Pretrained, module: _Module, prompted: bool) -> str:
-    """How a Pooling makes one vector of a text."""
-    about = _json(source, f"{module.path}/config.json") or {}
-    modes = about.get("pooling_mode") or [mode for key, mode in _POOLING_MODES.items() if about.get(key)] or "mean"
+    """Return how a Pooling makes a vector of a text."""
+    settings = _json(source, f"{module.path}/config.json") or {}
+    modes = (
+        settings.get("pooling_mode") or [mode for key, mode in _POOLING_MODES.items() if settings.get(key)] or "mean"
+    )
     modes = [modes] if isinstance(modes, str) else modes
     if len(modes) != 1 or modes[0] not in _POOLINGS:
         _refuse(source, f"{module.path} pools by {listing(modes)}", "cls, mean or lasttoken")
-    if prompted and not about.get("include_prompt", True):
+    if prompted and not settings.get("include_prompt", True):
         _refuse(source, f"{module.path} leaves out the prompt", "a Pooling over all tokens, or no prompts")
     return _POOLINGS[modes[0]]
 
 
 def _dense(source: Pretrained, path: str, *, bias: bool | None) -> dict[str, Any]:
-    """The config of a Dense that is a plain linear layer, with or without a bias; None for either."""
-    about: dict[str, Any] = _json(source, f"{path}/config.json") or {}
-    own = about.get("bias", True)
-    known = {
-        "bias": (own, own if bias is None else bias),
-        "activation_function": (about.get("activation_function", "torch.nn.modules.activation.Tanh"), _IDENTITY),
-        "module_input_name": (about.get("module_input_name", "sentence_embedding"), "sentence_embedding"),
-        "use_residual": (about.get("use_residual", False), False),
+    """Read the config of a Dense that is a plain linear layer, with or without a bias; None accepts both."""
+    settings: dict[str, Any] = _json(source, f"{path}/config.json") or {}
+    biased = settings.get("bias", True)
+    checks = {
+        "bias": (biased, biased if bias is None else bias),
+        "activation_function": (settings.get("activation_function", "torch.nn.modules.activation.Tanh"), _IDENTITY),
+        "module_input_name": (settings.get("module_input_name", "sentence_embedding"), "sentence_embedding"),
+        "use_residual": (settings.get("use_residual", False), False),
     }
-    for key, (got, accepted) in known.items():
-        if got != accepted:
-            _refuse(source, f"{path} (Dense) has {key}: {got}", str(accepted))
+    for key, (value, accepted) in checks.items():
+        if value != accepted:
+            _refuse(source, f"{path} (Dense) has {key}: {value}", str(accepted))
     if pretrained.file_of(source, f"{path}/{WEIGHTS}") is None:
         _refuse(source, f"{path} (Dense) has no {WEIGHTS}", "weights as safetensors")
-    return about
+    return settings
 
 
-def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], about: dict[str, Any]) -> str | None:
-    """How a folder's vectors are compared; None if it does not say so and the config does."""
+def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], settings: dict[str, Any]) -> str | None:
+    """Return how a folder's vectors are compared, or None if only the config says so."""
     if "Normalize" in parts:
         return "cosine"
-    named = about.get("similarity_fn_name")
+    named = settings.get("similarity_fn_name")
     if named in ("dot", "cosine"):
         return str(named)
     if source.similarity is None:
@@ -339,15 +350,15 @@ def _similarity(source: DualEncoderConfig, parts: dict[str, _Module], about: dic
 
 
 def _check_prompts(source: DualEncoderConfig, prompts: dict[str, str | None]) -> bool:
-    """UserError if the folder has a prompt where the config has none; whether there are prompts at all."""
+    """Raise UserError if the folder has a prompt that the config lacks. Return whether there are prompts at all."""
     names = {"query": ["query"], "document": ["document", "passage", "corpus"]}
     stated = {"query": source.query_prompt, "document": source.document_prompt}
     for side, keys in names.items():
-        theirs = next(filter(None, (prompts.get(key) for key in keys)), "")
-        if theirs and not stated[side]:
+        prompt = next(filter(None, (prompts.get(key) for key in keys)), "")
+        if prompt and not stated[side]:
             key = f"{side}_prompt"
             raise UserError(
-                f"{key}: {source.model} puts {theirs!r} before every {side}; say `{key}: {theirs!r}`",
+                f"{key}: {source.model} puts {prompt!r} before every {side}; say `{key}: {prompt!r}`",
                 code="unstated-prompt",
             )
     return any(stated.values())

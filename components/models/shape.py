@@ -54,22 +54,28 @@ LARGE = ModelShape(24, 1024, 4096, 30_522, read=False)
 
 
 def shape_of(config: Pretrained) -> ModelShape:
-    """The shape of the model that a config names, with the layers that it keeps; of a model that is not here, BERT's
-    large one where the name says so, else BERT's base."""
+    """Return the shape of the model that a config names, with the layers that it keeps.
+
+    For a model that is not on this machine, return BERT's large shape if the name says large, else BERT's base.
+    """
     try:
         folder = Path(locate_model(config.model))
     except UserError:
         folder = Path(config.model)
-    found = [path for path in (folder / "config.json", *sorted(folder.glob("*/config.json"))) if path.exists()]
-    shapes = [_read(json.loads(path.read_text())) for path in found or _cached(config)]
-    shape = next((one for one in shapes if one is not None), LARGE if "large" in config.model.lower() else BASE)
+    files = [path for path in (folder / "config.json", *sorted(folder.glob("*/config.json"))) if path.exists()]
+    shapes = [_read(json.loads(path.read_text())) for path in files or _cached(config)]
+    shape = next(
+        (candidate for candidate in shapes if candidate is not None), LARGE if "large" in config.model.lower() else BASE
+    )
     kept = config.layers
     return shape if kept is None else shape._replace(layers=kept if isinstance(kept, int) else len(kept))
 
 
 def dimensions_of(config: Any) -> int | None:
-    """How many dimensions a retriever's vectors have; None where its folder does not say it in plain words, as of a
-    model that is not here."""
+    """Return the dimensions of a retriever's vectors.
+
+    Return None if its folder does not say so plainly, as for a model that is not on this machine.
+    """
     if not isinstance(config, DualEncoderConfig):
         return None
     if config.truncate or config.projection:
@@ -78,9 +84,9 @@ def dimensions_of(config: Any) -> int | None:
         folder = Path(locate_model(config.model))
         if not folder.is_dir():
             return None
-        modules, about = folder / "modules.json", folder / "config_sentence_transformers.json"
-        kinds = {one["type"].rpartition(".")[2] for one in read_json(modules)} if modules.is_file() else set()
-        cut = about.is_file() and read_json(about).get("truncate_dim")
+        modules, settings = folder / "modules.json", folder / "config_sentence_transformers.json"
+        kinds = {module["type"].rpartition(".")[2] for module in read_json(modules)} if modules.is_file() else set()
+        cut = settings.is_file() and read_json(settings).get("truncate_dim")
         shape = shape_of(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError):  # damaged, which its reader says
         return None
@@ -88,17 +94,17 @@ def dimensions_of(config: Any) -> int | None:
 
 
 def _cached(config: Pretrained) -> list[Path]:
-    """The config.json of a model of the hub, if it was downloaded before."""
+    """Return the config.json of a model of the hub, if it was downloaded before."""
     from huggingface_hub import try_to_load_from_cache
 
     if "/" not in config.model and not config.model.replace("-", "").replace(".", "").isalnum():
         return []
-    found = try_to_load_from_cache(config.model, "config.json", revision=config.revision)
-    return [Path(found)] if isinstance(found, str) else []
+    file = try_to_load_from_cache(config.model, "config.json", revision=config.revision)
+    return [Path(file)] if isinstance(file, str) else []
 
 
 def _read(config: dict[str, Any]) -> ModelShape | None:
-    """The shape in a config.json of BERT's kind, DistilBERT's or T5's; None in another file of that name."""
+    """Read the shape from a config.json of BERT's kind, DistilBERT's or T5's. None for any other file of that name."""
     width = config.get("hidden_size") or config.get("dim") or config.get("d_model")
     layers = config.get("num_hidden_layers") or config.get("n_layers") or config.get("num_layers")
     if not width or not layers:

@@ -25,21 +25,23 @@ def pad_with_any(tokenizer: Any) -> None:
 
 
 def ended_by(tokenizer: Any, token: str) -> Any:
-    """The tokenizer with a token behind every text; itself where it puts it there already."""
-    number, own = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)
-    if own.after[-1:] == [number]:
+    """Return the tokenizer with a token after every text, or the same tokenizer if it has that token already."""
+    number, current = token_id(tokenizer, token, key="end_token"), Template.of(tokenizer)
+    if current.after[-1:] == [number]:
         return tokenizer
-    after = [*own.after, number]
-    return _with_around(tokenizer, own.before, after, (own.pair_before, own.pair_between, [*own.pair_after, number]))
+    after = [*current.after, number]
+    return _with_around(
+        tokenizer, current.before, after, (current.pair_before, current.pair_between, [*current.pair_after, number])
+    )
 
 
 def reading_pairs_by(tokenizer: Any, template: str) -> Any:
-    """The tokenizer with what `template` says for pairs, behind what it puts before every text.
+    """Return the tokenizer with `template` for pairs, after the tokens that it puts before every text.
 
-    The tokens are those of the whole text read at once, but for what would grow together across the end of a text.
-    Where the tokenizer takes a space before a word as a part of the word, so do texts behind a space in the template.
+    The tokens are those of the whole text read at once, except where tokens would grow together across the end of a
+    text. If the tokenizer takes a space before a word as a part of the word, so do texts after a space in the template.
     """
-    own = Template.of(tokenizer)
+    current = Template.of(tokenizer)
     before, _, rest = template.partition("{query}")
     between, _, after = rest.partition("{document}")
 
@@ -54,16 +56,16 @@ def reading_pairs_by(tokenizer: Any, template: str) -> Any:
     marks_words, spaced = behind_a_word(" a") == ids("a"), before.endswith(" ") and between.endswith(" ")
     if marks_words or spaced:
         before, between = before.removesuffix(" "), between.removesuffix(" ")
-    pair = ([*own.before, *ids(before)], behind_a_word(between), behind_a_word(after))
+    pair = ([*current.before, *ids(before)], behind_a_word(between), behind_a_word(after))
     if spaced and not marks_words:
         backend = tokenizer.backend_tokenizer
         first = [] if backend.normalizer is None else [backend.normalizer]
         backend.normalizer = Sequence([*first, Prepend(" ")])
-    return _with_around(tokenizer, own.before, own.after, pair)
+    return _with_around(tokenizer, current.before, current.after, pair)
 
 
 def token_id(tokenizer: Any, token: str, *, key: str) -> int:
-    """The id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
+    """Return the id of a token. UserError, which names the config's `key`, if the vocabulary has no such token."""
     number = tokenizer.get_vocab().get(token)
     if number is None:
         parts = tokenizer.convert_ids_to_tokens(tokenizer(token, add_special_tokens=False)["input_ids"])
@@ -76,15 +78,16 @@ def token_id(tokenizer: Any, token: str, *, key: str) -> int:
 
 
 def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
-    """UserError if a tokenizer does not tell the texts of a pair apart, or leaves no place for them in `limit`
-    tokens."""
-    own = Template.of(tokenizer)
-    if not own.pair_between:
+    """Raise UserError if a tokenizer does not separate the texts of a pair, or leaves no room for them in `limit`
+    tokens.
+    """
+    current = Template.of(tokenizer)
+    if not current.pair_between:
         raise UserError(
             f"template: the tokenizer of {model} puts nothing between the texts of a pair; accepted: a "
             f"template such as {PAIR!r}"
         )
-    special = len(own.pair_before) + len(own.pair_between) + len(own.pair_after)
+    special = len(current.pair_before) + len(current.pair_between) + len(current.pair_after)
     if limit < special + 2:
         raise UserError(
             f"pair_tokens: {limit}: {special} are around the texts of a pair; accepted: more than {special + 1}"
@@ -94,7 +97,7 @@ def check_pairs(tokenizer: Any, model: str, limit: int) -> None:
 def _with_around(
     tokenizer: Any, before: list[int], after: list[int], pair: tuple[list[int], list[int], list[int]]
 ) -> Any:
-    """A tokenizer with these tokens before and after one text, and before, between and after a pair.
+    """Return a tokenizer with these tokens before and after a text, and before, between and after a pair.
 
     It is of the class that takes its file as it is: those of models (Qwen's, Llama's) put parts of their own in place
     of the file's when they load it.

@@ -75,7 +75,7 @@ class NeighboursConfig(Config):
 
 
 def scores(queries: Tensor, documents: Tensor, config: NeighboursConfig, mask: Tensor | None = None) -> Tensor:
-    """(B, N) similarity of each query to its own candidates (Eq. 1), by which a retrieved list is reranked.
+    """Return the similarity (B, N) of each query to its own candidates (Eq. 1), by which a retrieved list is reranked.
 
     `queries` are (B, d), `documents` (B, N, d). `mask` (B, N) is False at padding, which changes no other score and
     whose own scores are meaningless.
@@ -94,7 +94,8 @@ def scores(queries: Tensor, documents: Tensor, config: NeighboursConfig, mask: T
 
 
 def inner_products(queries: Tensor, documents: Tensor) -> Tensor:
-    """(B, M, M) inner products of all elements of each context, from (B, d) query and (B, N, d) document vectors.
+    """Return the inner products (B, M, M) of all elements of each context, from query (B, d) and document vectors (B,
+    N, d).
 
     >>> import torch
     >>> inner_products(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 1.0], [0.0, 2.0]]]))
@@ -109,7 +110,7 @@ def inner_products(queries: Tensor, documents: Tensor) -> Tensor:
 
 
 def element_mask(products: Tensor, candidates: Tensor | None) -> Tensor:
-    """(B, M) False at padding, from the mask (B, N) of the candidates; None if there is no padding.
+    """Return False at padding (B, M), from the mask (B, N) of the candidates, or None if there is no padding.
 
     >>> import torch
     >>> element_mask(torch.zeros(1, 3, 3), torch.tensor([[True, False]]))
@@ -126,7 +127,7 @@ ROUNDING = 1e-6
 
 
 def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """(B, M, M) weight of every element in the neighbourhood of each element: the rows are v of Eq. 8.
+    """Return the weight (B, M, M) of every element in the neighbourhood of each element: the rows are v of Eq. 8.
 
     The first two elements are the nearest of each other; the third is nearest to no one:
 
@@ -145,8 +146,9 @@ def connections(products: Tensor, mask: Tensor, config: NeighboursConfig) -> Ten
     best = reach.topk(min(max(config.k, config.extension_k(), config.k_exp - 1), farthest) + 1).values
 
     def nearest(count: int) -> Tensor:
-        """(B, M, M) True where the column is the row itself or among its `count` nearest elements (Eq. 3), or as near
-        as the last of these."""
+        """Return (B, M, M) True where the column is the row itself or among its `count` nearest elements (Eq. 3).
+        Elements as near as the last of these count too.
+        """
         return (reach >= best[..., min(count, farthest), None] - rounding) & mask[:, None]
 
     neighbours = _mutual(nearest(config.k))
@@ -190,22 +192,22 @@ def _weights(products: Tensor, neighbours: Tensor, config: NeighboursConfig) -> 
 
 
 def jaccard(weights: Tensor, probe: Tensor) -> Tensor:
-    """(B, M) Jaccard similarity of each element's neighbourhood to the probe's (Eq. 9 to 11).
+    """Return the Jaccard similarity (B, M) of each element's neighbourhood to the probe's (Eq. 9 to 11).
 
-    `weights` (B, M, M) are those of `connections`, `probe` (B,) the index of an element of each context.
+    `weights` (B, M, M) come from `connections`. `probe` (B,) is the index of an element of each context.
 
     >>> import torch
     >>> jaccard(torch.tensor([[[2.0, 1.0], [1.0, 1.0]]]), torch.tensor([0]))
     tensor([[1.0000, 0.6667]])
     """
-    own = weights.take_along_dim(probe[:, None, None], 1)
+    neighbourhood = weights.take_along_dim(probe[:, None, None], 1)
     total = weights.sum(-1)
-    shared = own.minimum(weights).sum(-1)
-    return _ratio(shared, own.sum(-1) + total - shared)  # max(a, b) = a + b - min(a, b)
+    shared = neighbourhood.minimum(weights).sum(-1)
+    return _ratio(shared, neighbourhood.sum(-1) + total - shared)  # max(a, b) = a + b - min(a, b)
 
 
 def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """(B, N) similarity of each candidate to the probe: the mixture of inner product and neighbours (Eq. 1).
+    """Return the similarity (B, N) of each candidate to the probe: the mixture of inner product and neighbours (Eq. 1).
 
     `weights` (B, M, M) are those of `connections`, `probe` (B,) the index of an element of each context, which is the
     query if 0.
@@ -222,8 +224,8 @@ def similarity(products: Tensor, weights: Tensor, probe: Tensor, mask: Tensor, c
     return config.mix * geometric + (1 - config.mix) * jaccard(weights, probe)[:, 1:]
 
 
-def normalised(values: Tensor, mask: Tensor, how: Normalise) -> Tensor:
-    """(B, N) each row's values in one range: Eq. 13 for `max-min`, Eq. 14 for `std`.
+def normalised(values: Tensor, mask: Tensor, method: Normalise) -> Tensor:
+    """Bring each row's values (B, N) into one range: Eq. 13 for `max-min`, Eq. 14 for `std`.
 
     Both map the smallest value to 0. A row of equal values becomes 0, and so does padding, where `mask` is False.
 
@@ -231,11 +233,11 @@ def normalised(values: Tensor, mask: Tensor, how: Normalise) -> Tensor:
     >>> normalised(torch.tensor([[3.0, 1.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), "max-min")
     tensor([[1.0000, 0.0000, 0.5000, 0.0000]])
     """
-    if how == "none":
+    if method == "none":
         return values.masked_fill(~mask, 0)
     lowest = values.masked_fill(~mask, math.inf).amin(-1, keepdim=True)
     above = (values - lowest).masked_fill(~mask, 0)
-    if how == "max-min":
+    if method == "max-min":
         return _ratio(above, above.amax(-1, keepdim=True))
     count = mask.sum(-1, keepdim=True).clamp_min(1)
     deviations = (above - above.sum(-1, keepdim=True) / count).masked_fill(~mask, 0)
@@ -243,7 +245,7 @@ def normalised(values: Tensor, mask: Tensor, how: Normalise) -> Tensor:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """The quotient, 0 where `whole` is 0."""
+    """Return the quotient, or 0 where `whole` is 0."""
     return (part / whole).masked_fill(whole <= 0, 0)
 
 

@@ -35,7 +35,7 @@ class NeighboursRerankConfig(NeighboursConfig):
 
 
 def best(folder: Path) -> NeighboursRerankConfig:
-    """The numbers that were best among those that the step `chosen` tried, of equals the first.
+    """Return the configuration with the best value among the trials of the step `chosen`, the first of equals.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -45,7 +45,7 @@ def best(folder: Path) -> NeighboursRerankConfig:
     6
     """
     trials = read_json(folder / TRIALS)
-    trial = max(trials, key=lambda one: one["value"])
+    trial = max(trials, key=lambda tried: tried["value"])
     return NeighboursRerankConfig(**{key: number for key, number in trial.items() if key != "value"})
 
 
@@ -57,7 +57,7 @@ class Ranked:
 
     def __init__(self, table: pa.Table, documents: DocumentIds, queries: QueryVectors) -> None:
         self.table = table
-        self._rows = rows_of(table["doc_id"], documents.ids, what="ranking")
+        self._rows = rows_of(table["doc_id"], documents.ids, source="ranking")
         self._places = documents.places[self._rows]
         self._ranks = table["rank"].to_numpy()
         self._begins, self._number = np.flatnonzero(self._ranks == 1), np.cumsum(self._ranks == 1) - 1
@@ -67,14 +67,14 @@ class Ranked:
         return len(self._begins)
 
     def lists(self, context: int) -> Lists:
-        """The first `context` documents of each query."""
+        """Return the first `context` documents of each query."""
         first = self._ranks <= context
         offsets = np.searchsorted(self._number[first], np.arange(len(self) + 1))
         return Lists(self._queries, self._rows[first], offsets)
 
     def reordered(self, scores: npt.NDArray, context: int) -> tuple[pa.Table, int]:
-        """The ranking with new scores of each query's first `context` documents, and the number of queries whose first
-        document changed.
+        """Give each query's first `context` documents new scores. Return the ranking, and the number of queries whose
+        first document changed.
 
         `scores` are those of `lists(context)`, one list after another. The documents beyond keep their order and get
         scores below all of these. Ties are in order of doc_id.
@@ -89,7 +89,7 @@ class Ranked:
         changed = int((order[self._begins] != self._begins).sum())
         table = self.table
         columns = [table["query_id"], table["doc_id"].take(order), table["rank"], pa.array(all_scores[order])]
-        return check(pa.table(columns, names=RANKING.names), RANKING, what="ranking"), changed
+        return check(pa.table(columns, names=RANKING.names), RANKING, source="ranking"), changed
 
 
 class Reranking:
@@ -104,20 +104,23 @@ class Reranking:
         self._documents, self._queries = DocumentIds(data), QueryVectors(queries)
 
     def lists(self) -> Lists:
-        """The first `context` documents of each query."""
+        """Return the first `context` documents of each query."""
         return Lists.joined(piece.lists(self._context) for piece in self._pieces())
 
     def write(self, scores: npt.NDArray, to: Path, k: int = ALL) -> tuple[int, int]:
-        """Write the ranking in its new order, of each query the first k documents; the number of its rows, and of
-        queries whose first document changed. `scores` are those of `lists`, one list after another."""
+        """Write the first k documents of each query in the new order.
+
+        `scores` are those of `lists`, list after list. Return the number of rows, and the number of queries whose first
+        document changed.
+        """
         start = rows = changed = 0
         with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
             for piece in self._pieces():
                 count = len(piece.lists(self._context).documents)
-                table, others = piece.reordered(scores[start : start + count], self._context)
+                table, moved = piece.reordered(scores[start : start + count], self._context)
                 kept = table.filter(pc.less_equal(table["rank"], k))
                 writer.write_table(kept)
-                start, rows, changed = start + count, rows + len(kept), changed + others
+                start, rows, changed = start + count, rows + len(kept), changed + moved
         return rows, changed
 
     def _pieces(self) -> Iterator[Ranked]:
@@ -127,9 +130,9 @@ class Reranking:
 def list_scores(
     queries: QueryVectors, documents: DocumentVectors, lists: Lists, config: NeighboursConfig, device: str
 ) -> npt.NDArray[np.float32]:
-    """(Q, N) similarity of each query to the documents of its list (Eq. 1), read from disk a batch at a time.
+    """Return the similarity (Q, N) of each query to the documents of its list (Eq. 1), read from disk in batches.
 
-    N is the length of the longest list; what stands beyond the end of a shorter one is meaningless.
+    N is the length of the longest list. Values beyond the end of a shorter list are meaningless.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -155,7 +158,7 @@ def list_scores(
         for part, *arrays in context_vectors(queries, documents, lists.queries, padded, batch):
             query_vectors, document_vectors = (torch.from_numpy(array).to(device).float() for array in arrays)
             similar = scores(query_vectors, document_vectors, config, mask[part]).cpu().numpy()
-            parts += [shared_by_copies(*one) for one in zip(similar, arrays[1], strict=True)]
+            parts += [shared_by_copies(*arguments) for arguments in zip(similar, arrays[1], strict=True)]
     return np.stack(parts) if parts else np.empty((0, 0), np.float32)
 
 

@@ -59,7 +59,8 @@ class SmoothingConfig(Config):
 
 
 def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """(B, N) the target distribution over each query's candidates, by similarity to the query or the ground truth.
+    """Return the target distribution (B, N) over each query's candidates, by similarity to the query or the ground
+    truth.
 
     `queries` are (B, d), `documents` (B, N, d); `truth` (B, N) is True at ground truth, `mask` (B, N) False at padding.
     A query without ground truth has targets 0. For `labels: uniform` these are the targets of `evidence`, whose share
@@ -81,7 +82,7 @@ def targets(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, con
 
 
 def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, config: NeighboursConfig) -> Tensor:
-    """(B, N) mean similarity of each candidate to the ground truth: r'' of Algorithm 1, line 5.
+    """Return the mean similarity (B, N) of each candidate to the ground truth: r'' of Algorithm 1, line 5.
 
     >>> import torch
     >>> query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]])
@@ -102,7 +103,7 @@ def evidence(queries: Tensor, documents: Tensor, truth: Tensor, mask: Tensor, co
 
 
 def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: SmoothingConfig) -> Tensor:
-    """(B, N) the softmax over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
+    """Return the softmax (B, N) over r' of Algorithm 1, line 6: similarities normalised, boosted and truncated.
 
     Of equally similar candidates `n_max` keeps those that come first.
 
@@ -126,17 +127,17 @@ def distribution(relevance: Tensor, truth: Tensor, mask: Tensor, config: Smoothi
 
 
 def uniform(truth: Tensor, mask: Tensor, epsilon: Tensor) -> Tensor:
-    """(B, N) targets that spread epsilon over the candidates that are not ground truth, the rest over those that are
-    (Eq. 2).
+    """Return targets (B, N) that spread epsilon over the candidates that are not ground truth, and the rest over the
+    ground truth (Eq. 2).
 
-    `epsilon` is (B,). If all candidates are ground truth they have all of it; if none is, targets are 0.
+    `epsilon` is (B,). If all candidates are ground truth they share all of it. Without ground truth all targets are 0.
 
     >>> import torch
     >>> truth, mask = torch.tensor([[True, False, False]]), torch.tensor([[True, True, True]])
     >>> uniform(truth, mask, torch.tensor([0.5]))
     tensor([[0.5000, 0.2500, 0.2500]])
     """
-    true, others = truth.sum(-1, keepdim=True), (mask & ~truth).sum(-1, keepdim=True)
-    epsilon = epsilon[:, None].masked_fill(others == 0, 0)
-    shares = ((1 - epsilon) / true.clamp_min(1)).where(truth, epsilon / others.clamp_min(1))
+    true, remaining = truth.sum(-1, keepdim=True), (mask & ~truth).sum(-1, keepdim=True)
+    epsilon = epsilon[:, None].masked_fill(remaining == 0, 0)
+    shares = ((1 - epsilon) / true.clamp_min(1)).where(truth, epsilon / remaining.clamp_min(1))
     return shares.masked_fill(~mask | (true == 0), 0)

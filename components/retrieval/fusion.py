@@ -68,7 +68,7 @@ def fuse(rankings: Sequence[pa.Table], config: FusionConfig, *, lexical: Collect
     `lexical` are the numbers, from 0, of the rankings that BM25 made, in whose scores 0 means: no word in common.
     Scores are 1 / rank for `interleave`, weighted sums otherwise, where ties are in order of doc_id.
     """
-    tables = [check(table, RANKING, what="ranking") for table in rankings]
+    tables = [check(table, RANKING, source="ranking") for table in rankings]
     lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     return _fused(pa.concat_tables(tables), lists, config.weights(len(tables)), config, lexical)
 
@@ -78,7 +78,7 @@ def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.T
     order."""
     numbers, lists = np.unique(lists, return_inverse=True)
     weights = config.weights(len(numbers))
-    return _fused(check(table, RANKING, what="rankings"), lists, weights, config, range(len(numbers)))
+    return _fused(check(table, RANKING, source="rankings"), lists, weights, config, range(len(numbers)))
 
 
 def _fused(
@@ -119,7 +119,7 @@ def _fused(
     taken = pa.array(rows[kept])
     columns = [whole["query_id"].take(taken), whole["doc_id"].take(taken), new[kept], scores[kept]]
     names = [pa.array(one) if isinstance(one, np.ndarray) else one for one in columns]
-    return check(pa.table(names, names=RANKING.names), RANKING, what="fused ranking")
+    return check(pa.table(names, names=RANKING.names), RANKING, source="fused ranking")
 
 
 def _shared_ranks(lists: np.ndarray, queries: np.ndarray, ranks: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -56,7 +56,7 @@ def interpolated(
     rank = np.arange(len(query)) - starts[query] + 1
     columns = [queries.take(pa.array(query)), documents.take(pa.array(document)), rank.astype(np.int32)]
     table = pa.table([*columns, pa.array(total)], names=RANKING.names)
-    return check(table.filter(pa.array(rank <= k)), RANKING, what="interpolated ranking")
+    return check(table.filter(pa.array(rank <= k)), RANKING, source="interpolated ranking")
 
 
 def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray:

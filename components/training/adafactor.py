@@ -30,7 +30,7 @@ class Adafactor(torch.optim.Adafactor):
 
 
 def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> None:
-    """One update of a part, as torch's of a whole parameter."""
+    """Update a part, as torch updates a whole parameter."""
     if not state:
         state |= _beginning(gradient)
     state["step"] += 1
@@ -52,7 +52,7 @@ def _update(part: Part, gradient: Tensor, state: dict[str, Tensor], group: dict[
 
 
 def _beginning(gradient: Tensor) -> dict[str, Tensor]:
-    """What is kept of a parameter before its first update: of a matrix a number for each row and for each column."""
+    """Return the state of a parameter before its first update: of a matrix a number for each row and column."""
     step = torch.tensor(0.0)
     if gradient.ndim < 2:
         return {"step": step, "variance": torch.zeros_like(gradient)}
@@ -64,12 +64,12 @@ def _beginning(gradient: Tensor) -> dict[str, Tensor]:
 
 
 def _mean_over_rows(values: Tensor, part: Part) -> Tensor:
-    """The mean over the last dimension but one, which is what workers divide in a matrix."""
+    """Average over the last dimension but one, which workers divide in a matrix."""
     if part.ndim > 2:
         return values.mean(-2, keepdim=True)
-    return sum_over_workers(values.sum(-2, keepdim=True)) / part.of.shape[0]
+    return sum_over_workers(values.sum(-2, keepdim=True)) / part.whole.shape[0]
 
 
 def _root_mean_square(values: Tensor, part: Part) -> float:
     """Over the whole parameter, of values at this worker's part."""
-    return float(sum_over_workers(values.square().sum()) / part.of.numel()) ** 0.5
+    return float(sum_over_workers(values.square().sum()) / part.whole.numel()) ** 0.5

@@ -23,12 +23,12 @@ STATE = "state.json"
 
 
 def newest(folder: Path, device: torch.device) -> Path | None:
-    """The newest finished checkpoint that the first worker sees, or None if it sees none.
+    """Return the newest finished checkpoint that the first worker sees, or None.
 
-    RuntimeError on every worker if one of them does not see it: all must resume from the same one.
+    Every worker raises RuntimeError if one worker does not see it: all must resume from the same checkpoint.
     """
-    found = _by_update(folder, "update")
-    update = of_first(_update_of(found[0]) if found else 0, device)
+    updates = _by_update(folder, "update")
+    update = of_first(_update_of(updates[0]) if updates else 0, device)
     if not update:
         return None
     checkpoint = _path(folder, "update", update)
@@ -61,7 +61,7 @@ def save_best(folder: Path, objective: nn.Module, state: TrainingState) -> None:
 
 
 def best(folder: Path, state: TrainingState) -> Path:
-    """Where the first worker has written the weights of the best validation. Other nodes may not see them."""
+    """Return where the first worker has written the weights of the best validation. Other nodes may not see them."""
     assert state.best is not None
     return _path(folder, "best", state.best.update)
 
@@ -81,10 +81,11 @@ def _by_update(folder: Path, kind: str) -> list[Path]:
 
 
 def _drop_old(folder: Path, state: TrainingState) -> None:
-    """Drop all checkpoints but the newest two, and the best weights that neither these nor the training name."""
-    kept, old = (found := _by_update(folder, "update"))[:2], found[2:]
-    named = {best(folder, one) for one in [state, *map(_read_state, kept)] if one.best is not None}
-    for path in [*old, *(one for one in _by_update(folder, "best") if one not in named)]:
+    """Drop all checkpoints but the newest two, and the best weights that no remaining state names."""
+    updates = _by_update(folder, "update")
+    kept, old = updates[:2], updates[2:]
+    named = {best(folder, saved) for saved in [state, *map(_read_state, kept)] if saved.best is not None}
+    for path in [*old, *(path for path in _by_update(folder, "best") if path not in named)]:
         drop(path)
 
 
@@ -105,18 +106,20 @@ def whole_weights(objective: nn.Module) -> Tensors:
 
 
 def whole_moments(optimizer: Any) -> Tensors:
-    """An optimizer's moments by number and name. Of a sharded objective the first worker has them, and every worker
-    must ask."""
-    own = _updated(optimizer)
+    """Return an optimizer's moments by number and name.
+
+    If the objective is sharded, only the first worker gets them, but every worker must call this.
+    """
+    parameters = _updated(optimizer)
     return {
-        f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), own[i], key))
-        for i, s in optimizer.state_dict()["state"].items()
-        for key, value in s.items()
+        f"{i}/{key}": sharding.at_first(sharding.sharded_as(value.detach(), parameters[i], key))
+        for i, moments in optimizer.state_dict()["state"].items()
+        for key, value in moments.items()
     }
 
 
 def _updated(optimizer: Any) -> list[Tensor]:
-    return [sharding.parameter_of(one) for group in optimizer.param_groups for one in group["params"]]
+    return [sharding.parameter_of(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def write_moments(moments: Tensors, folder: Path) -> None:
@@ -136,37 +139,44 @@ def _read_state(checkpoint: Path) -> TrainingState:
 
 
 def read_optimizer(optimizer: Any, folder: Path) -> None:
-    """Load the moments that `write_moments` wrote; the learning rate stays the optimizer's own."""
+    """Load the moments that `write_moments` wrote. The optimizer keeps its learning rate."""
     states: dict[int, dict[str, Tensor]] = {}
-    own = _updated(optimizer)
+    parameters = _updated(optimizer)
     for name, value in load_file(folder / OPTIMIZER).items():
         index, _, key = name.partition("/")
-        states.setdefault(int(index), {})[key] = sharding.own_part(value, own[int(index)], key)
+        states.setdefault(int(index), {})[key] = sharding.own_part(value, parameters[int(index)], key)
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def read_weights(objective: nn.Module, folder: Path, device: torch.device) -> None:
     """Load the weights that `write` wrote."""
-    found, own = load_file(folder / WEIGHTS, device=str(device)), _once(objective)
-    shapes = [{name: value.shape for name, value in tensors.items()} for tensors in (found, own)]
+    saved, weights = load_file(folder / WEIGHTS, device=str(device)), _once(objective)
+    shapes = [{name: value.shape for name, value in tensors.items()} for tensors in (saved, weights)]
     if shapes[0] != shapes[1]:
         odd = sorted({name for name, _ in shapes[0].items() ^ shapes[1].items()})
         raise ValueError(f"{folder}: these weights are of another model: {', '.join(odd[:5])}")
-    for name, value in own.items():  # what stands under several names is there under the first
-        sharding.fill(value, found[name])
+    for name, value in weights.items():  # a tensor with several names is saved under the first
+        sharding.fill(value, saved[name])
     master_weights.round_weights(objective)
 
 
 def _once(objective: nn.Module) -> dict[str, Tensor]:
-    """Weights by name, each once: towers may share their embeddings, a generator its input's and output's, and T5's
-    encoder has two names for its own. What is frozen is as in the model that training starts from, and left out."""
-    found: dict[Any, str] = {}
-    frozen = {name for name, one in objective.named_parameters(remove_duplicate=False) if not one.requires_grad}
+    """Return trained weights by name, each tensor once.
+
+    Towers may share their embeddings, a generator its input's and output's, and T5's encoder has two names for its own.
+    Frozen weights are left out: they are as in the model that training starts from.
+    """
+    names: dict[Any, str] = {}
+    frozen = {
+        name for name, parameter in objective.named_parameters(remove_duplicate=False) if not parameter.requires_grad
+    }
     weights = {name: value for name, value in objective.state_dict(keep_vars=True).items() if name not in frozen}
-    first = {name: found.setdefault(_place(value), name) for name, value in weights.items()}
+    first = {name: names.setdefault(_place(value), name) for name, value in weights.items()}
     return {name: master_weights.master(value).detach() for name, value in weights.items() if first[name] == name}
 
 
 def _place(value: Tensor) -> Any:
-    """Where a weight lies. Of a sharded one a worker may have no row, and then all such lie nowhere."""
+    """Return where a weight lies. A worker may have no row of a sharded weight, and then all such weights lie
+    nowhere.
+    """
     return id(value) if sharding.is_sharded(value) else (value.data_ptr(), value.shape)

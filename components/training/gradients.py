@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def share(rows: list[T], parts: int, part: int) -> list[T]:
-    """One worker's consecutive share of a batch; ValueError where it does not come out even."""
+    """Take a worker's consecutive share of a batch. ValueError if it does not come out even."""
     if len(rows) % parts:
         raise ValueError(f"a batch of {len(rows)} rows cannot be shared among {parts} workers or parts evenly")
     size = len(rows) // parts
@@ -40,8 +40,10 @@ def add_gradients(
     device: torch.device,
     precision: str,
 ) -> tuple[Losses, float]:
-    """Add the whole batch's gradient to the parameters of every worker; the global means of the loss terms, and the
-    floating-point operations that this worker's share takes at least."""
+    """Add the whole batch's gradient to the parameters of every worker.
+
+    Return the global means of the loss terms, and a lower bound of this worker's floating-point operations.
+    """
     values: Losses = {}
     operations = 0.0
     objective.update = update
@@ -57,8 +59,8 @@ def add_gradients(
         terms = objective.terms(representations, batch)
         # A mean over all workers' rows; a sum over the whole batch is `parts` times the mean of its parts.
         alone = 1 / (parts * workers())
-        here = [alone if term.rows is None else float(term.rows) for term in terms.values()]
-        counts = sum_over_workers(torch.tensor(here, device=device))
+        rows = [alone if term.rows is None else float(term.rows) for term in terms.values()]
+        counts = sum_over_workers(torch.tensor(rows, device=device))
         counts = counts.masked_fill(counts == 0, 1.0)  # of no rows, as where nothing is masked in short texts
         means = [term.value / count for term, count in zip(terms.values(), counts, strict=True)]
         (torch.stack(means).sum() / parts).backward()
@@ -70,11 +72,11 @@ def add_gradients(
 
 
 def not_finite(losses: Losses, norm: float) -> str:
-    """Which losses are no finite numbers, or that the gradient's length is none; nothing where all are."""
+    """Say which losses are not finite, or that the gradient's norm is not. Empty if all are."""
     values = losses if not all(map(math.isfinite, losses.values())) else {"the gradient": norm}
     return ", ".join(f"{name} is {value}" for name, value in values.items() if not math.isfinite(value))
 
 
 def products(config: TrainConfig, device: torch.device) -> str:
-    """The precision of a training's products; of weights in bf16 they are in bf16 whatever the device has."""
+    """Return the precision of a training's products. With weights in bf16 they are in bf16 on every device."""
     return "bf16" if config.weights == "bf16" else computed(config.precision, device.type)

@@ -36,7 +36,7 @@ class MetricsLog:
             state.sums, state.count = {}, 0
 
     def never_moved(self) -> bool:
-        """Whether the gradient was 0 wherever it was written down, so that nothing was learnt."""
+        """Check whether every logged gradient was 0, so that nothing was learnt."""
         lines = [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
         norms = [line["gradient_norm"] for line in lines if "gradient_norm" in line]
         return bool(norms) and not any(norms)

@@ -217,7 +217,7 @@ def _update(
     rate: float,
     device: torch.device,
 ) -> tuple[Losses, float]:
-    """One update; the global means of the loss terms, and the gradient's norm."""
+    """Make an update. Return the global means of the loss terms, and the gradient's norm."""
     objective.train()
     objective.zero_grad(set_to_none=True)
     visits = visits_of_update(config, objective.rows(), seed=seed, update=state.update)
@@ -270,15 +270,15 @@ def _validate(
     seed: int,
     device: torch.device,
 ) -> dict[str, float]:
-    """Measure the development rows, and keep the weights that are the best by the measure that the config asks for."""
+    """Measure the development rows, and keep the best weights by the measure that the config names."""
     assert config.validate_on_dev is not None
     objective.eval()
     dev.update = state.update  # losses may change with it, as a temperature does that warms up
     measures = validate(dev, config, seed=seed, device=device)
-    asked = config.validate_on_dev.measure
+    measure = config.validate_on_dev.measure
     best = state.best.value if state.best else None
-    if better(measures[asked], best, lowest=asked in (LOSS, *objective.lowest)):
-        state.best, state.looks_without_better = Best(measures[asked], state.update), 0
+    if better(measures[measure], best, lowest=measure in (LOSS, *objective.lowest)):
+        state.best, state.looks_without_better = Best(measures[measure], state.update), 0
         checkpoints.save_best(out / "checkpoints", objective, state)
     else:
         state.looks_without_better += 1

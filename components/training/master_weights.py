@@ -36,7 +36,7 @@ def keep(objective: nn.Module) -> None:
 
 
 def master(weight: Tensor) -> Tensor:
-    """The master of a weight, or the weight itself where it has none."""
+    """Return the master of a weight, or the weight itself if it has none."""
     kept: Tensor = getattr(weight, "master", weight)
     return kept
 

@@ -122,26 +122,26 @@ class Objective(nn.Module, ABC):
         """Open the table that batches are drawn from."""
 
     def reading(self, rows: Path) -> Objective:
-        """This objective, with the same modules, over the table of another artifact."""
-        other = copy.copy(self)
-        other.open(rows / self.table)
-        return other
+        """Return this objective, with the same modules, over the table of another artifact."""
+        objective = copy.copy(self)
+        objective.open(rows / self.table)
+        return objective
 
     @abstractmethod
     def rows(self) -> int:
-        """How many rows the table has."""
+        """Return the number of rows of the table."""
 
     @abstractmethod
     def collate(self, visits: list[Visit]) -> Any:
-        """The batch of some rows, on the CPU: a named tuple of tensors and of such tuples."""
+        """Return the batch of some rows, on the CPU: a named tuple of tensors and of such tuples."""
 
     @abstractmethod
     def encode(self, batch: Any) -> Any:
-        """What the model says of each text or pair of a batch."""
+        """Return the model's representation of each text or pair of a batch."""
 
     @abstractmethod
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
-        """Each loss term's weighted sum over this worker's rows."""
+        """Return each loss term's weighted sum over this worker's rows."""
 
     def evaluate(self, scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
         """Compute each loss term over the scores that it looks over, at this update."""
@@ -162,15 +162,15 @@ class Objective(nn.Module, ABC):
         return self.products[0].rate(tokens=self.inputs.max_tokens, device=device, precision=precision)
 
     def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
-        """(N,) values of each validation measure, or of what `summarise` makes one of, for the rows of a batch.
+        """Return the values (N,) of each validation measure for the rows of a batch, or values for `summarise`.
 
         Without a measure `loss` of its own, an objective's held-out loss is the sum of its terms.
         """
         return {}
 
     def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
-        """Validation measures from the values of all rows; by default the means."""
-        return {name: float(np.float32(sum(each))) / max(1, len(each)) for name, each in values.items()}
+        """Turn the values of all rows into validation measures, by default their means."""
+        return {name: float(np.float32(sum(rows))) / max(1, len(rows)) for name, rows in values.items()}
 
     def save(self, folder: Path) -> None:
         """Write the model as the next step loads it."""
@@ -184,7 +184,7 @@ class Objective(nn.Module, ABC):
         self._frozen[name] = module.requires_grad_(False).eval()
 
     def frozen(self, name: str) -> Any:
-        """The module that `add_frozen` was given."""
+        """Return the module that `add_frozen` was given."""
         return self._frozen[name]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -194,7 +194,7 @@ class Objective(nn.Module, ABC):
 
 
 def objective_named(name: str) -> type[Objective]:
-    """The objective of `components/objectives/<name>.py`, or of a module by its dotted path."""
+    """Load the objective of `components/objectives/<name>.py`, or of a module by its dotted path."""
     try:
         module = modules.load(objective_module(name))
     except ModuleNotFoundError as error:
@@ -203,18 +203,18 @@ def objective_named(name: str) -> type[Objective]:
         ) from None
     if not hasattr(module, "Objective"):
         raise UserError(f"objective: {name!r}: {module.__name__} defines no `Objective`")
-    found: type[Objective] = module.Objective
-    return found
+    objective: type[Objective] = module.Objective
+    return objective
 
 
-def make_objective(name: str, inputs: ObjectiveInputs, *, seed: int, **own: Any) -> Objective:
-    """An objective by its name, with arguments of its own.
+def make_objective(name: str, inputs: ObjectiveInputs, *, seed: int, **arguments: Any) -> Objective:
+    """Make an objective by its name, with the arguments that this objective takes.
 
-    Modules that it makes anew (heads, projectors) begin with the same weights on every worker and after a restart.
+    New modules (heads, projectors) begin with the same weights on every worker and after a restart.
     """
     with torch.random.fork_rng(devices=[]):  # modules are made on the CPU
         torch.manual_seed(keyed_int(seed, "objective"))
-        return objective_named(name)(inputs, **own)
+        return objective_named(name)(inputs, **arguments)
 
 
 def ranking_measures(lists: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -224,7 +224,7 @@ def ranking_measures(lists: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 
 def best_rank(scores: Tensor, targets: Tensor) -> int:
-    """The rank, from 1, of the best-scored candidate with a target; ties count against it."""
+    """Return the rank, from 1, of the best-scored candidate with a target. Ties count against it."""
     best = scores[targets > 0].max()
     return int((scores[targets <= 0] >= best).sum()) + 1
 

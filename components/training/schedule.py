@@ -11,7 +11,7 @@ from sparring.components.training.objective import Visit
 
 
 def learning_rate(config: TrainConfig, update: int) -> float:
-    """The learning rate of an update (from 0): rising over the warm-up share, then falling or constant."""
+    """Return the learning rate of an update (from 0): rising over the warm-up share, then falling or constant."""
     updates = config.schedule_updates or config.updates
     rising = config.warmup * updates
     if update + 1 <= rising:
@@ -24,14 +24,14 @@ def learning_rate(config: TrainConfig, update: int) -> float:
 
 
 def noam_peak(config: TrainConfig, first: int, updates: int) -> dict[str, float]:
-    """The highest learning rate that a Noam schedule reached, and the multiplier that its authors would name."""
+    """Return the highest learning rate that a Noam schedule reached, and the multiplier that its authors would name."""
     rates = [learning_rate(config, first + update) for update in range(updates)]
     multiplier = config.learning_rate * math.sqrt(max(1.0, config.warmup * (config.schedule_updates or config.updates)))
     return {"peak_learning_rate": max(rates, default=0.0), "noam_multiplier": multiplier}
 
 
 def visits_of_update(config: TrainConfig, rows: int, *, seed: int, update: int) -> list[Visit]:
-    """The rows of one update: each pass over the table has a new order, and a batch may span two passes."""
+    """Return the rows of an update. Each pass over the table has a new order. A batch may span two passes."""
     first = update * config.batch
     visits: list[Visit] = []
     while len(visits) < config.batch:

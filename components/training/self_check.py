@@ -84,26 +84,29 @@ def plain(objective: Objective, config: TrainConfig, visits: list[Visit], *, dev
 
 
 def compare(objective: Objective, expected: Plain, *, device: torch.device) -> float:
-    """How far the fast way's gradient is from the plain one, as a share of its length; SelfCheckError if too far."""
+    """Return how far the fast gradient is from the plain gradient, as a share of its length.
+
+    Raise SelfCheckError if it is too far.
+    """
     with _aside(objective, device), chunking.at_least(PIECES):
         values, _ = add_gradients(
             objective, expected.visits, parts=expected.parts, seed=0, update=0, device=device, precision="fp32"
         )
         sums = torch.zeros(3, dtype=torch.float64)
         for name, parameter in objective.named_parameters():  # one whole at a time, by all workers together
-            one, other = parameter.grad, expected.gradients.get(name)
-            if one is not None or other is not None:
-                a = torch.zeros(1, device=device).double() if one is None else whole(one).double()
-                b = torch.zeros(1, device=device).double() if other is None else other.to(device).double()
+            gradient, reference = parameter.grad, expected.gradients.get(name)
+            if gradient is not None or reference is not None:
+                a = torch.zeros(1, device=device).double() if gradient is None else whole(gradient).double()
+                b = torch.zeros(1, device=device).double() if reference is None else reference.to(device).double()
                 sums += torch.stack([(a - b).square().sum(), b.square().sum(), a.square().sum()]).cpu()
-    apart, length, here = sums.sqrt().tolist()
+    apart, length, norm = sums.sqrt().tolist()
     wrong = [
         f"{name} is {value:.6g} and should be {expected.values[name]:.6g}"
         for name, value in values.items()
         if not abs(value - expected.values[name]) <= NEAR * abs(expected.values[name]) + NOTHING
     ]
     if not apart <= NEAR * length + NOTHING:
-        wrong.append(f"the gradient is {here:.4g} long and {apart:.4g} away from one of {length:.4g}")
+        wrong.append(f"the gradient is {norm:.4g} long and {apart:.4g} away from one of {length:.4g}")
     if sum_over_workers(torch.tensor([float(len(wrong))], device=device)).item() > 0:  # all workers stop, or none
         raise SelfCheckError(
             f"the check before the first update failed: {workers()} workers, in pieces, do not find what one process "
@@ -114,8 +117,9 @@ def compare(objective: Objective, expected: Plain, *, device: torch.device) -> f
 
 
 def _states_aside(device: torch.device) -> AbstractContextManager[Any]:
-    """What a backward pass needs waits in the machine's memory: whole batches may be more than fit on an accelerator,
-    where the training itself goes in pieces."""
+    """Keep what a backward pass needs in the machine's memory. Whole batches may not fit on an accelerator, where
+    the training itself goes in pieces.
+    """
     return nullcontext() if device.type == "cpu" else torch.autograd.graph.save_on_cpu()
 
 

@@ -47,53 +47,58 @@ def shard(objective: Objective, device: torch.device, *, gathered: torch.dtype |
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of all encoders: what stands in the outermost lists of modules, each once."""
-    found = {id(layer): layer for _, _, outermost in outermost_lists(module) for layer in outermost}
-    return list(found.values())
+    """Return the layers of all encoders, each once: the members of the outermost lists of modules."""
+    layers_by_id = {id(layer): layer for _, _, outermost in outermost_lists(module) for layer in outermost}
+    return list(layers_by_id.values())
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this worker has a part of a tensor."""
+    """Check whether this worker has only a part of a tensor."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the parts of all workers, who must all ask."""
+    """Return a tensor with the parts of all workers. All workers must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def at_first(tensor: Tensor) -> Tensor:
-    """A sharded tensor as a whole one in the first worker's memory, and nothing elsewhere; any other as it is. All
-    workers must ask."""
+    """Return a sharded tensor whole in the first worker's memory, and empty on the rest. Any other tensor is
+    unchanged. All workers must call this.
+    """
     if not isinstance(tensor, DTensor):
         return tensor
     full = tensor.full_tensor()
     return full.cpu() if rank() == 0 else full.new_empty(0)
 
 
-def sharded_as(part: Tensor, of: Tensor, key: str) -> Tensor:
-    """What the optimizer keeps of a parameter under a key, sharded if the parameter is."""
-    if not isinstance(of, DTensor) or not _in_rows(part, of, key):
+def sharded_as(part: Tensor, parameter: Tensor, key: str) -> Tensor:
+    """Return what the optimizer keeps of a parameter under a key, sharded if the parameter is."""
+    if not isinstance(parameter, DTensor) or not _in_rows(part, parameter, key):
         return part
-    whole = torch.empty((of.shape[0], *part.shape[1:]), device="meta")
+    whole = torch.empty((parameter.shape[0], *part.shape[1:]), device="meta")
     return DTensor.from_local(
-        part, of.device_mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
+        part, parameter.device_mesh, [Shard(0)], run_check=False, shape=whole.shape, stride=whole.stride()
     )
 
 
-def own_part(tensor: Tensor, of: Tensor, key: str = "") -> Tensor:
-    """This worker's part of a whole tensor that belongs to a parameter: of its value, or of what the optimizer keeps of
-    it under a key."""
-    if not isinstance(of, DTensor) or not _in_rows(tensor, of, key):
+def own_part(tensor: Tensor, parameter: Tensor, key: str = "") -> Tensor:
+    """Return this worker's part of a whole tensor that belongs to a parameter.
+
+    The tensor is the parameter's value, or the value that the optimizer keeps for it under a key.
+    """
+    if not isinstance(parameter, DTensor) or not _in_rows(tensor, parameter, key):
         return tensor
-    rows = -(-of.shape[0] // workers())
+    rows = -(-parameter.shape[0] // workers())
     return tensor[rank() * rows : (rank() + 1) * rows]
 
 
-def _in_rows(tensor: Tensor, of: Tensor, key: str) -> bool:
-    """Whether what the optimizer keeps of a sharded parameter has a row for each of the parameter's. Counts have none,
-    nor have Adafactor's means over all rows of a matrix."""
-    return tensor.ndim > 0 and not (key == "col_var" and of.ndim == 2)
+def _in_rows(tensor: Tensor, parameter: Tensor, key: str) -> bool:
+    """Return whether an optimizer's tensor has a row for each row of its sharded parameter.
+
+    Counts have none, nor have Adafactor's means over all rows of a matrix.
+    """
+    return tensor.ndim > 0 and not (key == "col_var" and parameter.ndim == 2)
 
 
 @torch.no_grad()
@@ -106,38 +111,38 @@ def fill(parameter: Tensor, tensor: Tensor) -> None:
 class Part(nn.Parameter):
     """The rows of a sharded parameter that this worker updates; they share its memory."""
 
-    of: DTensor
+    whole: DTensor
 
 
 def updated(parameter: Tensor) -> Tensor:
-    """What the optimizer updates of a parameter: all of it, or this worker's part."""
+    """Return what the optimizer updates of a parameter: all of it, or this worker's part."""
     if not isinstance(parameter, DTensor):
         return parameter
     part = Part(parameter._local_tensor.detach())
-    part.of = parameter
+    part.whole = parameter
     return part
 
 
 def parameter_of(updated: Tensor) -> Tensor:
-    """The parameter that the optimizer has, or has a part of."""
-    return updated.of if isinstance(updated, Part) else updated
+    """Return the parameter that the optimizer has, or has a part of."""
+    return updated.whole if isinstance(updated, Part) else updated
 
 
 def pass_gradients(optimizer: Any) -> None:
     """Give the optimizer this worker's parts of the gradients."""
     for group in optimizer.param_groups:
-        for one in group["params"]:
-            if isinstance(one, Part):
-                gradient: Any = one.of.grad
-                one.grad = None if gradient is None else gradient._local_tensor
+        for parameter in group["params"]:
+            if isinstance(parameter, Part):
+                gradient: Any = parameter.whole.grad
+                parameter.grad = None if gradient is None else gradient._local_tensor
 
 
 def clip(parameters: list[Tensor], limit: float) -> float:
-    """Scale the gradient down to a norm; the norm that it had, over the parts of all workers."""
-    here: list[Any] = [p for p in parameters if is_sharded(p)]
-    if not here:
+    """Scale the gradient down to a norm. Return its norm before, over the parts of all workers."""
+    sharded: list[Any] = [p for p in parameters if is_sharded(p)]
+    if not sharded:
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-    parts = [p.grad._local_tensor for p in here if p.grad is not None]
+    parts = [p.grad._local_tensor for p in sharded if p.grad is not None]
     rest = [p.grad for p in parameters if not is_sharded(p) and p.grad is not None]
     squares = [
         torch.stack([g.norm().double().square() for g in gradients]).sum()

@@ -32,11 +32,11 @@ class TrainingState:
     """Updates of that interval."""
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary of plain values."""
+        """Return a dictionary of plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TrainingState:
-        """What `to_json` gave."""
+        """Restore the state from the dictionary of `to_json`."""
         best = values["best"]
         return cls(**{**values, "best": Best(**best) if best is not None else None})

@@ -31,11 +31,15 @@ Seeds = dict[Place, dict[int, Row]]
 
 def write_comparison(path: Path, first: Run, second: Run) -> None:
     """Write the page. Differences are the second run's measures minus the first's, query by query."""
-    found = differences(first, second)
-    one, two = _systems(first), _systems(second)
-    shared = [place for place in two if place in one and _same(one[place], two[place], first, second)]
-    both = [place for place in two if place in one and place not in shared]
-    compared, failed = _compared(both, one, two, first, second)
+    difference = differences(first, second)
+    first_systems, second_systems = _systems(first), _systems(second)
+    shared = [
+        place
+        for place in second_systems
+        if place in first_systems and _same(first_systems[place], second_systems[place], first, second)
+    ]
+    both = [place for place in second_systems if place in first_systems and place not in shared]
+    compared, failed = _compared(both, first_systems, second_systems, first, second)
     results = _results(second.folder.metrics(), compared)
     page = {
         "title": f"{second.name} against {first.name}",
@@ -43,12 +47,14 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
         "second": second.name,
         "results": results,
         "failed": failed,
-        "only": _only(one, two, first, second),
+        "only": _only(first_systems, second_systems, first, second),
         "shared": [place[0] for place in shared],
-        "changes": [(key, text_of(a), text_of(b)) for key, a, b in found.config],
-        "steps": _steps(found),
+        "changes": [(key, text_of(a), text_of(b)) for key, a, b in difference.config],
+        "steps": _steps(difference),
         "costs": _costs(first, second),
-        "queries": embedded(queries(_listed(first, second, one, two, shared)), _pair(first, second, both)),
+        "queries": embedded(
+            queries(_listed(first, second, first_systems, second_systems, shared)), _pair(first, second, both)
+        ),
         "config": {},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,43 +62,45 @@ def write_comparison(path: Path, first: Run, second: Run) -> None:
 
 
 def _systems(run: Run) -> Seeds:
-    """The measured systems of a run, by seed."""
-    found: Seeds = {}
-    for one in run.experiment.outcome.rows:
-        if run.store.is_done(one.metrics):
-            found.setdefault((one.name, one.collection, one.split), {})[one.seed] = one
-    return found
+    """Return the measured systems of a run, by seed."""
+    measured: Seeds = {}
+    for system in run.experiment.outcome.rows:
+        if run.store.is_done(system.metrics):
+            measured.setdefault((system.name, system.collection, system.split), {})[system.seed] = system
+    return measured
 
 
 def _compared(
     places: Sequence[Place],
-    one: Seeds,
-    two: Seeds,
+    first_systems: Seeds,
+    second_systems: Seeds,
     first: Run,
     second: Run,
 ) -> tuple[list[Json], list[Json]]:
-    """A comparison a measure and test of each system that both runs have, by the seeds and the queries that both have,
-    with their means `before` and `after`; and those that cannot be compared, with why. Runs without a seed in common
-    are compared by their means over their seeds."""
+    """Compare each system that both runs have: an entry for each measure and test, with means `before` and `after`.
+
+    The comparison is over the seeds and the queries that both runs have. Runs without a seed in common are compared by
+    their means over seeds. The second list holds the systems that cannot be compared, and why.
+    """
     entries, failed = [], []
     for place in places:
-        about = dict(zip(("system", "collection", "split"), place, strict=True))
-        seeds = sorted(one[place].keys() & two[place].keys())
+        identity = dict(zip(("system", "collection", "split"), place, strict=True))
+        seeds = sorted(first_systems[place].keys() & second_systems[place].keys())
         before, after = (
-            [_table(of[place][seed], run) for seed in seeds or sorted(of[place])]
-            for of, run in ((one, first), (two, second))
+            [_table(systems[place][seed], run) for seed in seeds or sorted(systems[place])]
+            for systems, run in ((first_systems, first), (second_systems, second))
         )
         if not seeds:
             before, after = [_mean(before)], [_mean(after)]
         try:
-            told, both = compare(after, before, seed=0), paired(layouts(after), layouts(before))
+            comparisons, both = compare(after, before, seed=0), paired(layouts(after), layouts(before))
         except ValueError as error:
-            failed.append({**about, "why": str(error)})
+            failed.append({**identity, "why": str(error)})
             continue
-        for entry in told:
+        for entry in comparisons:
             new, old = (float(values.mean()) for values in both[entry["measure"]])
             means = {"before": old, "after": new}
-            entries.append({**about, "baseline": place[0], "seeds": seeds, **entry, **means})
+            entries.append({**identity, "baseline": place[0], "seeds": seeds, **entry, **means})
     return corrected(entries), failed
 
 
@@ -103,28 +111,33 @@ def _table(system: Row, run: Run) -> pa.Table:
 
 
 def _mean(tables: Sequence[pa.Table]) -> pa.Table:
-    """Each query's mean over several trainings."""
+    """Average each query's values over trainings."""
     columns: list[list] = [[], [], []]
     merged = [by_measure(table) for table in tables]
     for name, (ids, _) in merged[0].items():
-        values = np.mean([of[name][1] for of in merged], axis=0).tolist()
-        for column, more in zip(columns, (ids, [name] * len(ids), values), strict=True):
-            column += more
+        values = np.mean([seed[name][1] for seed in merged], axis=0).tolist()
+        for column, added in zip(columns, (ids, [name] * len(ids), values), strict=True):
+            column += added
     return pa.table(columns, schema=PER_QUERY)
 
 
 def _results(after: Json, compared: list[Json]) -> list[Json]:
-    """For each collection of the second run: a line a system of both, with what each run has and how they differ, and
-    a picture of the differences of each measure."""
-    made = []
+    """Return a table for each collection of the second run, and a picture of the differences of each measure.
+
+    A table has a line for each system of both runs, with the measures of each run and their difference.
+    """
+    results = []
     for result in by_collection({**after, "comparisons": compared}):
         lines = [
             {
                 "system": entry["system"],
                 "seeds": entry["seeds"],
                 "cells": {
-                    one["name"]: {**one, **{key: one["training"][key] for key in ("before", "after", "queries")}}
-                    for one in entry["measures"]
+                    measure["name"]: {
+                        **measure,
+                        **{key: measure["training"][key] for key in ("before", "after", "queries")},
+                    }
+                    for measure in entry["measures"]
                 },
             }
             for entry in result["comparisons"]
@@ -132,7 +145,7 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
         if not lines:
             continue
         shown = list(dict.fromkeys(name for line in lines for name in line["cells"]))
-        made.append(
+        results.append(
             {
                 **{key: result[key] for key in ("collection", "split", "about_tests")},
                 "measures": shown,
@@ -141,41 +154,44 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
                 "pictures": [{"measure": name, "svg": drawing(_picture(name, lines))} for name in shown],
             }
         )
-    return made
+    return results
 
 
 def _picture(measure: str, lines: Sequence[Json]) -> str:
-    found = [(line["system"], line["cells"][measure]) for line in lines if measure in line["cells"]]
+    cells = [(line["system"], line["cells"][measure]) for line in lines if measure in line["cells"]]
     return row_charts.differences(
         f"difference of {measure}",
         [
             Difference(name, cell["difference"], cell["half"], cell["word"] in ("better", "worse"))
-            for name, cell in found
+            for name, cell in cells
         ],
     )
 
 
-def _only(one: Seeds, two: Seeds, first: Run, second: Run) -> list[Json]:
-    """What only one of the runs has measured."""
+def _only(first_systems: Seeds, second_systems: Seeds, first: Run, second: Run) -> list[Json]:
+    """Return the systems that only one of the runs has measured."""
     named = [
-        (run.name, [place for place in of if place not in other])
-        for run, of, other in ((first, one, two), (second, two, one))
+        (run.name, [place for place in systems if place not in counterpart])
+        for run, systems, counterpart in (
+            (first, first_systems, second_systems),
+            (second, second_systems, first_systems),
+        )
     ]
     return [{"run": name, "systems": [f"{p[0]} ({p[1]}, {p[2]})" for p in places]} for name, places in named if places]
 
 
-def _steps(found: Differences) -> Json:
-    """How far the steps are the same, and where the difference began."""
+def _steps(difference: Differences) -> Json:
+    """Summarise which steps are the same, and where the difference began."""
     return {
-        "same": len(found.same),
-        "others": len(found.began) + len(found.followed),
-        "gone": len(found.gone),
+        "same": len(difference.same),
+        "others": len(difference.began) + len(difference.followed),
+        "gone": len(difference.removed),
         "began": [
             {"label": node.label, "inputs": [(key, text_of(a), text_of(b)) for key, a, b in inputs]}
-            for node, inputs in found.began
+            for node, inputs in difference.began
         ],
-        "compared": found.compared,
-        "apart": [{"label": node.label, "files": files} for node, files in found.apart],
+        "compared": difference.compared,
+        "apart": [{"label": node.label, "files": files} for node, files in difference.apart],
     }
 
 
@@ -194,25 +210,27 @@ def _costs(first: Run, second: Run) -> list[Json]:
     return [*rows, {"part": "total", "first": sum(spent[0].values()), "second": sum(spent[1].values())}]
 
 
-def _listed(first: Run, second: Run, one: Seeds, two: Seeds, shared: Sequence[Place]) -> list[Listed]:
-    """The systems of both runs to choose from; what both have from the same artifacts is there once."""
+def _listed(
+    first: Run, second: Run, first_systems: Seeds, second_systems: Seeds, shared: Sequence[Place]
+) -> list[Listed]:
+    """List the systems of both runs to choose from. A system that both have from the same artifacts is listed once."""
     listed = [
         Listed(place[0] if place in shared else f"{place[0]}, {first.name}", system, first.store)
-        for place, seeds in one.items()
+        for place, seeds in first_systems.items()
         for system in seeds.values()
     ]
     return listed + [
         Listed(f"{place[0]}, {second.name}", system, second.store)
-        for place, seeds in two.items()
+        for place, seeds in second_systems.items()
         if place not in shared
         for system in seeds.values()
     ]
 
 
-def _same(one: dict[int, Row], two: dict[int, Row], first: Run, second: Run) -> bool:
-    """Whether a system is the very same artifacts in both runs."""
-    return {first.store.location(of.metrics) for of in one.values()} == {
-        second.store.location(of.metrics) for of in two.values()
+def _same(first_seeds: dict[int, Row], second_seeds: dict[int, Row], first: Run, second: Run) -> bool:
+    """Check whether a system is the very same artifacts in both runs."""
+    return {first.store.location(system.metrics) for system in first_seeds.values()} == {
+        second.store.location(system.metrics) for system in second_seeds.values()
     }
 
 

@@ -41,7 +41,7 @@ class Differences:
     """Steps that differ although all that they stand on is the same, with what differs of their inputs."""
     followed: list[Step]
     """Steps that differ because others do."""
-    gone: list[Step]
+    removed: list[Step]
     """Steps of the first run whose labels the second does not have."""
     apart: list[tuple[Step, list[str]]]
     """Steps with the same identity whose artifacts differ, in the order of the graph, with the files that do."""
@@ -52,40 +52,40 @@ class Differences:
 
 
 def differences(first: Run, second: Run) -> Differences:
-    """What differs between two runs. Artifacts in one place are the same without a look at them."""
+    """Compare two runs. Artifacts in the same place are the same without reading them."""
     before, after = graph(first.experiment.wanted), graph(second.experiment.wanted)
-    known, labels = {node.fingerprint for node in before}, {node.label: node for node in before}
-    same = [node for node in after if node.fingerprint in known]
-    other = [node for node in after if node.fingerprint not in known]
-    began = [node for node in other if all(one.fingerprint in known for one in node.upstream)]
+    fingerprints, labels = {node.fingerprint for node in before}, {node.label: node for node in before}
+    same = [node for node in after if node.fingerprint in fingerprints]
+    different = [node for node in after if node.fingerprint not in fingerprints]
+    began = [node for node in different if all(source.fingerprint in fingerprints for source in node.upstream)]
     now = {node.label for node in after}
-    there = [node for node in same if first.store.is_done(node) and second.store.is_done(node)]
-    pairs = [node for node in there if first.store.location(node) != second.store.location(node)]
+    finished = [node for node in same if first.store.is_done(node) and second.store.is_done(node)]
+    pairs = [node for node in finished if first.store.location(node) != second.store.location(node)]
     apart = [(node, files) for node in pairs if (files := _files_apart(node, first, second))]
     return Differences(
         config=changes(_config(first), _config(second)),
         same=same,
         began=[(node, _inputs(labels.get(node.label), node)) for node in began],
-        followed=[node for node in other if node not in began],
-        gone=[node for node in before if node.label not in now],
+        followed=[node for node in different if node not in began],
+        removed=[node for node in before if node.label not in now],
         apart=apart,
-        shared=len(there) - len(pairs),
+        shared=len(finished) - len(pairs),
         compared=len(pairs),
     )
 
 
 def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change]:
-    """Keys that have other values, by their paths as `--set` takes them.
+    """Return the keys whose values differ, by their paths as `--set` takes them.
 
     >>> changes({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 3, "c": 2}, "e": True})
     [('a.b', 1, 3), ('d', [1], not set), ('e', not set, True)]
     """
-    one, two = dict(_flat(first)), dict(_flat(second))
-    keys = dict.fromkeys([*one, *two])
+    before, after = dict(_flat(first)), dict(_flat(second))
+    keys = dict.fromkeys([*before, *after])
     return [
-        (key, one.get(key, ABSENT), two.get(key, ABSENT))
+        (key, before.get(key, ABSENT), after.get(key, ABSENT))
         for key in keys
-        if one.get(key, ABSENT) != two.get(key, ABSENT)
+        if before.get(key, ABSENT) != after.get(key, ABSENT)
     ]
 
 
@@ -95,10 +95,10 @@ def text_of(value: Any) -> str:
 
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a tree by their paths; a list without keys in it is one value."""
+    """Yield the values of a tree by their paths. A list without keys in it counts as a value."""
     if isinstance(tree, Mapping) and tree:
         items = list(tree.items())
-    elif isinstance(tree, list) and any(isinstance(one, Mapping) for one in tree):
+    elif isinstance(tree, list) and any(isinstance(element, Mapping) for element in tree):
         items = list(enumerate(tree))
     else:
         yield path, tree
@@ -117,54 +117,56 @@ def _inputs(before: Step | None, after: Step) -> list[Change]:
 
 
 def _identity(node: Step) -> dict[str, Any]:
-    about = {"function": node.function.__name__, "version": node.description.version, "code": dict(node.code)}
-    return {**about, **canonical(node.inputs)}
+    function = {"function": node.function.__name__, "version": node.description.version, "code": dict(node.code)}
+    return {**function, **canonical(node.inputs)}
 
 
 def _files_apart(node: Step, first: Run, second: Run) -> list[str]:
-    """The files that differ, or that one artifact lacks although nothing was dropped."""
+    """Return the files that differ, or that one artifact lacks although nothing was dropped."""
     for run in (first, second):
         run.store.fetch([node])
     dropped = any((run.store.record(node) or {})["dropped"] for run in (first, second))
-    found = files_apart(first.store.path(node), second.store.path(node))
-    return sorted(name for name, how in found.items() if how == DIFFERS or not dropped)
+    differences = files_apart(first.store.path(node), second.store.path(node))
+    return sorted(name for name, difference in differences.items() if difference == DIFFERS or not dropped)
 
 
-def told(found: Differences, first: str, second: str) -> str:
-    """The differences in plain text."""
+def told(difference: Differences, first: str, second: str) -> str:
+    """Describe the differences in plain text."""
     lines = [f"{first} against {second}", ""]
-    if found.config:
+    if difference.config:
         alone = {
-            first: [key for key, _, two in found.config if two is ABSENT],
-            second: [key for key, one, _ in found.config if one is ABSENT],
+            first: [key for key, _, after in difference.config if after is ABSENT],
+            second: [key for key, before, _ in difference.config if before is ABSENT],
         }
         many = {name: keys for name, keys in alone.items() if len(keys) > SHOWN}  # as of another recipe
-        shown = [change for change in found.config if not any(change[0] in keys for keys in many.values())]
+        shown = [change for change in difference.config if not any(change[0] in keys for keys in many.values())]
         shown.sort(key=lambda change: change[0] != "recipe")
         wide = min(48, max((len(key) for key, _, _ in shown), default=0))
         lines += ["The configs differ in", *_told(shown, wide)]
         lines += [f"  only in {name}: {_by_part(keys)}" for name, keys in many.items()] + [""]
     else:
         lines += ["The configs are the same.", ""]
-    others = len(found.began) + len(found.followed)
+    different = len(difference.began) + len(difference.followed)
     lines.append(
-        f"Of {len(found.same) + others} steps of {second}, {_are(len(found.same))} the same"
-        + (f"; {first} has {len(found.gone)} without a counterpart." if found.gone else ".")
+        f"Of {len(difference.same) + different} steps of {second}, {_are(len(difference.same))} the same"
+        + (f"; {first} has {len(difference.removed)} without a counterpart." if difference.removed else ".")
     )
-    if found.began:
+    if difference.began:
         lines.append("It began at")
-        for node, inputs in found.began[:SHOWN]:
+        for node, inputs in difference.began[:SHOWN]:
             lines.append(f"  {node.label}" + ("" if inputs else f"   (only in {second})"))
             lines += _told(inputs, 0, "    ")
-        lines += _more(len(found.began) - SHOWN, "  ")
-    if found.apart:
-        node, files = found.apart[0]
-        lines.append(f"Same steps, other results: {len(found.apart)} of the {found.compared} artifacts that both have.")
+        lines += _more(len(difference.began) - SHOWN, "  ")
+    if difference.apart:
+        node, files = difference.apart[0]
+        lines.append(
+            f"Same steps, other results: {len(difference.apart)} of the {difference.compared} artifacts that both have."
+        )
         lines += ["The first is", f"  {node.label}: {', '.join(files[:SHOWN])}", *_more(len(files) - SHOWN, "    ")]
-    elif found.compared:
-        lines.append(f"The data of the {found.compared} artifacts that both have is the same, bit by bit.")
-    elif found.shared:
-        lines.append(f"{found.shared} of the same steps are finished, each one artifact that both runs share.")
+    elif difference.compared:
+        lines.append(f"The data of the {difference.compared} artifacts that both have is the same, bit by bit.")
+    elif difference.shared:
+        lines.append(f"{difference.shared} of the same steps are finished, each one artifact that both runs share.")
     return "\n".join(lines)
 
 
@@ -183,12 +185,12 @@ def _by_part(keys: list[str]) -> str:
 
 
 def _told(changed: list[Change], wide: int, indent: str = "  ") -> list[str]:
-    """A line for each key: its path, and both values."""
+    """Return a line for each key: its path, and both values."""
 
     def short(value: Any) -> str:
         return textwrap.shorten(text_of(value), 48, placeholder="…")
 
-    return [f"{indent}{key:{wide}}  {short(one)}  ->  {short(two)}" for key, one, two in changed]
+    return [f"{indent}{key:{wide}}  {short(before)}  ->  {short(after)}" for key, before, after in changed]
 
 
 def _more(count: int, indent: str) -> list[str]:

@@ -58,19 +58,22 @@ def metrics_of(
 
 
 def _notes(steps: Finished) -> list[str]:
-    """What steps have to say; once where several say the same but for numbers, as those of other seeds and folds do.
-    Each ranking of another system has its own."""
+    """Collect the notes of steps. Notes of different steps that differ only in numbers, as for seeds and folds, become
+    one.
+
+    Each imported ranking has notes of its own.
+    """
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node, record in steps:
         for note in record["summary"].get("note", "").splitlines():
-            whose = node.label if node.function is rank_from_file else ""
-            alike.setdefault((re.sub(r"[0-9.]+", "", note), whose), []).append((node.label, note))
-    said = []
+            owner = node.label if node.function is rank_from_file else ""
+            alike.setdefault((re.sub(r"[0-9.]+", "", note), owner), []).append((node.label, note))
+    notes = []
     for (label, note), *more in alike.values():
-        other = "" if all(one == note for _, one in more) else " with other numbers"
-        also = f", and {len(more)} more{other}" if more else ""
-        said.append(f"{label.removesuffix(' weights')}{also}: {note}")
-    return said
+        variation = "" if all(text == note for _, text in more) else " with other numbers"
+        addition = f", and {len(more)} more{variation}" if more else ""
+        notes.append(f"{label.removesuffix(' weights')}{addition}: {note}")
+    return notes
 
 
 def time_of(record: Json) -> Json:

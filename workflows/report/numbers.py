@@ -27,10 +27,14 @@ def numbers(
     store: Store,
     rows: list[Json],
 ) -> list[Json]:
-    """Entropies, alignment and uniformity of rated pairs, the words of issued queries by generator, what systems cost,
-    and the measures of the single queries that a paper names."""
+    """Collect the numbers beyond measures that a paper's table may have.
+
+    These are entropies, alignment and uniformity of rated pairs, words of issued queries by generator, the costs of
+    systems, and the measures of single queries.
+    """
     entropy = (
-        _number(one["system"], one["collection"], "entropy", one["entropy"][0]) for one in entropies(systems, store)
+        _number(entry["system"], entry["collection"], "entropy", entry["entropy"][0])
+        for entry in entropies(systems, store)
     )
     single = {column.query for column in expected.of if column.query is not None}
     of_steps = [*_words(steps, store), *_costs(costs, store, rows)]
@@ -43,31 +47,35 @@ def _number(system: str, collection: str | None, measure: str, value: float) -> 
 
 
 def _spaces(systems: Sequence[Row], store: Store) -> Iterator[Json]:
-    """Of each system's vectors on a set of rated pairs, the mean over its seeds (Chuang et al., 2022, Table 2.11)."""
-    for (collection, _), of in by_system(systems, store).items():
-        for name, seeds in of.items():
+    """Yield alignment and uniformity of each system's vectors on rated pairs, the mean over seeds (Chuang et al., 2022,
+    Table 2.11).
+    """
+    for (collection, _), systems_measured in by_system(systems, store).items():
+        for name, seeds in systems_measured.items():
             for measure in ("alignment", "uniformity"):
-                values = [one[measure] for one in seeds]
+                values = [analysis[measure] for analysis in seeds]
                 if None not in values:
                     yield _number(name, collection, measure, fmean(values))
 
 
 def _words(steps: Finished, store: Store) -> Iterator[Json]:
-    """Of the questions, and of the queries that each system issues (Chuang et al., 2023, Table 3.9)."""
+    """Yield the words of the questions, and of the queries that each system issues (Chuang et al., 2023, Table 3.9)."""
     for _, _, study in shown(steps, store, STUDY):
         yield _number("question", None, "words", study["question"])
-        for one in study["lengths"]:
-            yield from (_number(system, one["generator"], "words", value) for system, value in one["words"].items())
+        for generated in study["lengths"]:
+            yield from (
+                _number(system, generated["generator"], "words", value) for system, value in generated["words"].items()
+            )
 
 
 def _indexes(systems: Sequence[Row], store: Store) -> Iterator[Json]:
-    """The size of what each system searches; with several seeds, that of the first."""
+    """Yield the size of each system's indexes, with more than one seed that of the first."""
     seen = set()
-    for one in systems:
-        searched = [] if one.system is None else cost_of(one).searched
-        if searched and (one.name, one.collection) not in seen and all(map(store.is_done, searched)):
-            seen.add((one.name, one.collection))
-            yield _number(one.name, one.collection, INDEX, sum(store.sizes(searched, *SEARCHED)) / GB)
+    for system in systems:
+        searched = [] if system.system is None else cost_of(system).searched
+        if searched and (system.name, system.collection) not in seen and all(map(store.is_done, searched)):
+            seen.add((system.name, system.collection))
+            yield _number(system.name, system.collection, INDEX, sum(store.sizes(searched, *SEARCHED)) / GB)
 
 
 def _costs(costs: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
@@ -80,22 +88,22 @@ def _costs(costs: Iterable[SystemCost], store: Store, rows: list[Json]) -> Itera
                 yield _number(cost["system"], None, f"seconds to {phase}", cost[phase])
 
 
-def _of_queries(asked: set[str], systems: Sequence[Row], store: Store) -> Iterator[Json]:
-    """The measures of each query that is asked for, the mean over the seeds (Wang et al., 2023, Table 9)."""
+def _of_queries(named: set[str], systems: Sequence[Row], store: Store) -> Iterator[Json]:
+    """Yield the measures of each named query, the mean over the seeds (Wang et al., 2023, Table 9)."""
     values: dict[tuple[str, str, str, str], list[float]] = {}
-    for one in systems if asked else []:
-        if not store.is_done(one.metrics):
+    for measured in systems if named else []:
+        if not store.is_done(measured.metrics):
             continue
-        store.fetch([one.data], "queries.parquet")
-        store.fetch([one.metrics], PER_QUERY_FILE)
-        wanted = [("split", "=", one.split), ("text", "in", sorted(asked))]
-        queries = read(store.path(one.data) / "queries.parquet", QUERIES, filters=wanted).to_pylist()
+        store.fetch([measured.data], "queries.parquet")
+        store.fetch([measured.metrics], PER_QUERY_FILE)
+        filters = [("split", "=", measured.split), ("text", "in", sorted(named))]
+        queries = read(store.path(measured.data) / "queries.parquet", QUERIES, filters=filters).to_pylist()
         texts = {query["query_id"]: query["text"] for query in queries}
         of_them = [("query_id", "in", sorted(texts))]
         for row in (
-            read(store.path(one.metrics) / PER_QUERY_FILE, PER_QUERY, filters=of_them).to_pylist() if texts else []
+            read(store.path(measured.metrics) / PER_QUERY_FILE, PER_QUERY, filters=of_them).to_pylist() if texts else []
         ):
-            place = (one.name, one.collection, row["measure"], texts[row["query_id"]])
+            place = (measured.name, measured.collection, row["measure"], texts[row["query_id"]])
             values.setdefault(place, []).append(row["value"])
-    for (system, collection, measure, query), of in values.items():
-        yield {**_number(system, collection, measure, fmean(of)), "query": query}
+    for (system, collection, measure, query), seed_values in values.items():
+        yield {**_number(system, collection, measure, fmean(seed_values)), "query": query}

@@ -22,10 +22,10 @@ COUNTED = ("documents", "queries")
 
 
 def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path, assignments: Sequence[str]) -> Json:
-    """What was measured, and under `run` how: the command, the code, the days, the machines, the time and the data.
+    """Return what was measured, and under `run` how: command, code, days, machines, time and data.
 
-    `steps` are the run's finished steps. No path of this machine is in it: a config outside the repository goes by its
-    file's name.
+    `steps` are the run's finished steps. No path of this machine is in the record: a config outside the repository goes
+    by its file's name.
     """
     records = [record for _, record in sorted(steps, key=lambda pair: pair[1]["started"])]
     names = {system.data.fingerprint: system.collection for system in outcome.rows}
@@ -33,8 +33,8 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
     for node, record in steps:
         seconds.setdefault(node.function.__name__, []).append(record["seconds"])
     days = [
-        datetime.fromtimestamp(at, UTC).date().isoformat()
-        for at in (records[0]["started"], max(record["started"] + record["seconds"] for record in records))
+        datetime.fromtimestamp(moment, UTC).date().isoformat()
+        for moment in (records[0]["started"], max(record["started"] + record["seconds"] for record in records))
     ]
     run = {
         "config": config_name(config),
@@ -45,7 +45,7 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         "code": _distinct(record["code"] for record in records if record["code"]),
         "machines": _distinct(map(_machine, records)),
         "seconds": round(course([(record["started"], record["seconds"]) for record in records])[1], 1),
-        "steps": {name: {"steps": len(of), "seconds": round(sum(of), 1)} for name, of in seconds.items()},
+        "steps": {name: {"steps": len(times), "seconds": round(sum(times), 1)} for name, times in seconds.items()},
         "collections": [
             {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
             for node, record in steps
@@ -73,7 +73,7 @@ def recorded(path: Path) -> tuple[str, list[str]] | None:
 
 
 def text_of(record: Json) -> str:
-    """A record as JSON with a line for each row, mean, comparison and key, so that a difference of two can be read."""
+    """Format a record as JSON with a line for each row, mean, comparison and key, so that versions compare well."""
 
     def line(value: Any) -> str:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
@@ -81,9 +81,9 @@ def text_of(record: Json) -> str:
     parts = []
     for key, value in record.items():
         inside = (
-            [f"{line(one)}: {line(of)}" for one, of in value.items()]
+            [f"{line(name)}: {line(entry)}" for name, entry in value.items()]
             if isinstance(value, dict)
-            else ([line(one) for one in value] if isinstance(value, list) else [])
+            else ([line(item) for item in value] if isinstance(value, list) else [])
         )
         start, end = "{}" if isinstance(value, dict) else "[]"
         text = f"{start}\n  " + ",\n  ".join(inside) + f"\n {end}" if inside else line(value)
@@ -104,9 +104,9 @@ def _machine(record: Json) -> Json:
 
 
 def _distinct(values: Iterator[Any]) -> list[Any]:
-    """Values each once, in the order in which they came first."""
-    found: list[Any] = []
+    """Return each value once, in order of first appearance."""
+    distinct: list[Any] = []
     for value in values:
-        if value not in found:
-            found.append(value)
-    return found
+        if value not in distinct:
+            distinct.append(value)
+    return distinct

@@ -58,11 +58,11 @@ def write(
 ) -> Json:
     """Write `metrics.json` and `report.html` of a run, and return the metrics.
 
-    `results` is the step that gathered the measures of `systems` (None, or not finished, where there are none yet),
-    `executed` the fingerprints of the steps that ran just now, `note` what a reader must know about the start model,
-    `examples` the system and its baseline whose won and lost queries are shown, by default the first comparison's,
-    `costs` are systems whose cost is set side by side, `expected` is what a paper has, and `unmeasured` says why there
-    is nothing to measure by.
+    `results` is the step that gathered the measures of `systems`; None, or unfinished, if there are none yet.
+    `executed` are the fingerprints of the steps that ran just now. `note` is what a reader must know about the start
+    model. `examples` are the system and its baseline whose won and lost queries are shown, by default the first
+    comparison's. `costs` are systems whose costs are compared. `expected` are the numbers of a paper. `unmeasured` says
+    why nothing can be measured.
     """
     steps = finished_steps(wanted, store)
     metrics = metrics_of(results, steps, store, executed, systems, costs, expected, unmeasured)
@@ -71,7 +71,7 @@ def write(
     page = {
         "title": title,
         "about": _about(metrics["rows"], systems),
-        "asked": any(one.ranking is not None for one in systems),
+        "asked": any(system.ranking is not None for system in systems),
         "note": note,
         "leading": closing_sentences(metrics) or [leading_sentence(metrics)],
         "notes": metrics.get("notes", []),
@@ -84,7 +84,7 @@ def write(
         "unmeasured": unmeasured,
         "entropies": entropies(systems, store),
         "examples": examples_of(systems, store, examples) if examples is not None else None,
-        "queries": embedded(queries([Listed(one.name, one, store) for one in systems]), examples),
+        "queries": embedded(queries([Listed(system.name, system, store) for system in systems]), examples),
         "curves": curves(steps, store),
         "refreshes": refreshes(steps, store),
         "screens": list(screens(steps, store)),
@@ -103,9 +103,9 @@ def write(
 
 
 def _about(rows: Sequence[Json], systems: Sequence[Row]) -> str:
-    """What a game is, where this is one; and what queries the measures are of, where there are some."""
-    game = GAME if any(one.round is not None for one in systems) else ""
+    """Explain what a game is, if this run plays one, and which queries were measured, if any."""
+    game = GAME if any(system.round is not None for system in systems) else ""
     if not rows:
         return game
-    seen = any(row["split"] == "train" for row in rows) and any(one.trained for one in systems)
-    return game + MEASURED + (SEEN if seen else UNSEEN)
+    saw_split = any(row["split"] == "train" for row in rows) and any(system.trained for system in systems)
+    return game + MEASURED + (SEEN if saw_split else UNSEEN)

@@ -157,4 +157,4 @@ class RunFolder:
 
 
 def _without_executed(metrics: Json) -> Json:
-    return {**metrics, "steps": [{**one, "executed": None} for one in metrics["steps"]]}
+    return {**metrics, "steps": [{**step, "executed": None} for step in metrics["steps"]]}

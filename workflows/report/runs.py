@@ -28,15 +28,16 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path], runs: Path, root: str) -> list[Run]:
-    """Runs by their folders or configs. A folder's links say which store it was made in; a config's is at `root`.
+    """Read runs by their folders or configs.
 
-    They are called by their folders, and by their paths where several have the same. UserError for what is neither.
+    A folder's links name the store that it was made in. A config's store is at `root`. Runs are called by their
+    folders, or by their paths if folders share a name. UserError for a path that is neither.
     """
-    made = [_read(path, runs, root) for path in paths]
-    names = [one.name for one in made]
+    read = [_read(path, runs, root) for path in paths]
+    names = [run.name for run in read]
     return [
-        replace(one, name=str(path)) if names.count(one.name) > 1 else one
-        for one, path in zip(made, paths, strict=True)
+        replace(run, name=str(path)) if names.count(run.name) > 1 else run
+        for run, path in zip(read, paths, strict=True)
     ]
 
 
@@ -45,7 +46,7 @@ def _read(path: Path, runs: Path, root: str) -> Run:
         experiment, place = loading.read(path, [], runs, root), root
     elif (path / CONFIG).exists():
         experiment = loading.read(path, [], runs)
-        place = next((str(one.resolve().parent) for one in sorted(path.iterdir()) if (one / RECORD).exists()), root)
+        place = next((str(link.resolve().parent) for link in sorted(path.iterdir()) if (link / RECORD).exists()), root)
     else:
         raise UserError(f"{path}: it has no {CONFIG}; accepted: the folder of a run, such as runs/demo, or a config")
     store = object_store.open_store(place)

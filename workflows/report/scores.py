@@ -27,36 +27,38 @@ class Scores:
         return self._steps
 
     def after(self, node: Step) -> list[str]:
-        """The line of the system that a finished step measured, with as many measures as fit. Empty for other steps."""
+        """Return the line of the system that a finished step measured, with as many measures as fit.
+
+        The list is empty for other steps.
+        """
         record = self._store.record(node) if node.fingerprint in self._steps else None
         if record is None:
             return []
         line, width = f"{GAP}{self._names[node.fingerprint].ljust(self._width)}", columns()
-        for at, (measure, value) in enumerate(record["summary"]["measures"].items()):
+        for number, (measure, value) in enumerate(record["summary"]["measures"].items()):
             cell = f"{GAP}{measure} {unsigned(value)}"
-            if at and len(line) + len(cell) > width:
+            if number and len(line) + len(cell) > width:
                 break
             line += cell
         return [line]
 
     def before(self, waiting: Iterable[Step]) -> list[str]:
-        """The lines of the systems that were measured before the waiting steps run."""
-        left = {node.fingerprint for node in waiting}
-        return [line for name, node in self._steps.items() if name not in left for line in self.after(node)]
+        """Return the lines of the systems that were measured before the waiting steps run."""
+        unfinished = {node.fingerprint for node in waiting}
+        return [line for name, node in self._steps.items() if name not in unfinished for line in self.after(node)]
 
 
 def _names(systems: Sequence[Row]) -> dict[str, str]:
-    """The name of each measurement, by its step's fingerprint. It says the collection and the seed if there are several
-    to tell apart."""
+    """Name each measurement, by its step's fingerprint. The name has the collection and the seed if these differ."""
     collections = {system.collection for system in systems}
     seeds: dict[str, set[int]] = {}
     for system in systems:
         seeds.setdefault(system.metrics.fingerprint, set()).add(system.seed)
-    several = len(set().union(*seeds.values())) > 1
+    distinguish_seeds = len(set().union(*seeds.values())) > 1
     names: dict[str, str] = {}
     for system in systems:
-        own = seeds[system.metrics.fingerprint]
+        seeds_here = seeds[system.metrics.fingerprint]
         place = f" on {system.collection}" if len(collections) > 1 else ""
-        seed = f" (seed {system.seed})" if several and len(own) == 1 else ""
+        seed = f" (seed {system.seed})" if distinguish_seeds and len(seeds_here) == 1 else ""
         names.setdefault(system.metrics.fingerprint, f"{system.name}{place}{seed}")
     return names

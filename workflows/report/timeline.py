@@ -19,7 +19,7 @@ begins."""
 
 
 def timeline(steps: Finished, executed: Collection[str]) -> tuple[list[Json], float]:
-    """Finished steps in the order in which they began, and how long all took, without the pauses between them."""
+    """Return finished steps in order of their start, and the total time without the pauses between them."""
     ordered = sorted(steps, key=lambda pair: pair[1]["started"])
     starts, total = course([(record["started"], record["seconds"]) for _, record in ordered])
     line = [
@@ -29,30 +29,30 @@ def timeline(steps: Finished, executed: Collection[str]) -> tuple[list[Json], fl
             "models": node.description.models,
             "name": node.name,
             "upstream": record["upstream"],
-            "at": at,
+            "at": start,
             "work": work(record["summary"]),
             **time_of(record),
             "executed": node.fingerprint in executed,
         }
-        for at, (node, record) in zip(starts, ordered, strict=True)
+        for start, (node, record) in zip(starts, ordered, strict=True)
     ]
     return line, total
 
 
 def course(spans: Sequence[tuple[float, float]]) -> tuple[list[float], float]:
-    """When each step began, and how long all took, without the times in which no step ran.
+    """Return when each step began, and the total time, both without the times in which no step ran.
 
-    A span is when a step began and how long it took, in seconds; spans ascend.
+    A span is a start and a duration in seconds. Spans ascend.
 
     >>> course([(0, 2), (10, 3)])
     ([0.0, 2.0], 5.0)
     """
-    at, busy, reached = [], 0.0, float("-inf")
+    starts, busy, reached = [], 0.0, float("-inf")
     for began, seconds in spans:
-        at.append(busy - max(0.0, reached - began))
+        starts.append(busy - max(0.0, reached - began))
         busy += max(0.0, began + seconds - max(began, reached))
         reached = max(reached, began + seconds)
-    return at, busy
+    return starts, busy
 
 
 def longest_chain(steps: Sequence[Json]) -> tuple[float, list[str]]:
@@ -114,10 +114,10 @@ def _row(name: str, steps: list[Json], total: float) -> Json:
 
 
 def where(steps: Sequence[Json], seconds: float, waited: float = 0.0) -> str:
-    """In plain text, where the time of the steps that ran just now went, of so many seconds in all, in some of which
-    other drivers were waited for; empty where none ran.
+    """Describe in plain text where the time of the steps that ran just now went. Empty if none ran.
 
-    The steps are those of a timeline. Of steps that ran at once each counts whole: the shares are then of their sum.
+    `seconds` is the time of the whole run, `waited` the part of it spent waiting for other drivers. The steps are those
+    of a timeline. Steps that ran at once each count whole: the shares are then of their sum.
     """
     steps = [step for step in steps if step["executed"]]
     if not steps:

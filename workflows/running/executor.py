@@ -42,8 +42,10 @@ def execute(
     on_wait: Callable[[str], None],
     on_start: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Run one step and write its record last; False if another driver finished it first. `on_wait` is told of the
-    driver that is waited for, `on_start` that none is any more."""
+    """Run a step and write its record last. Return False if another driver finished the step first.
+
+    `on_wait` is called with the name of a driver that holds the step, `on_start` when the wait is over.
+    """
     out = store.path(node)
     with store.locked(node, on_wait) as finish:
         on_start()
@@ -58,7 +60,7 @@ def execute(
             _check_code(node)
             store.fetch([node, *node.upstream])
             attempts.resume(out)
-            files = {name: one for reader in _readers(node) for name, one in _digests(reader.files()).items()}
+            files = {name: code for reader in _readers(node) for name, code in _digests(reader.files()).items()}
             with timing.timed("compute"):
                 summary = node.function(out, machine, **resolve_inputs(node.inputs, store))
                 _check_summary(node, summary)
@@ -69,8 +71,8 @@ def execute(
         except UserError as error:
             raise mistake(node, error) from None
         except Exception as error:
-            if found := damage(store.path(before) for before in node.upstream):
-                raise mistake(node, found) from None
+            if damaged := damage(store.path(source) for source in node.upstream):
+                raise mistake(node, damaged) from None
             lines = [line for line in str(error).strip().splitlines() if not line.startswith("\tat ")]  # Java's calls
             reason = lines or [type(error).__name__]
             full = os.strerror(errno.ENOSPC) in reason[-1]
@@ -79,8 +81,8 @@ def execute(
             try:
                 (out / FAILURE).write_text(without_passwords(traceback.format_exc()))
                 place = str(out / FAILURE)
-            except OSError as lost:  # such as a full disk, which may be why the step failed
-                place = f"not written: {lost}"
+            except OSError as write_error:  # such as a full disk, which may be why the step failed
+                place = f"not written: {write_error}"
             raise StepFailed(f"step {node.label!r} failed: {reason[-1]} (traceback: {place}){advice}") from error
         finally:
             if time.time() - started > LONG:
@@ -88,11 +90,11 @@ def execute(
 
 
 def mistake(node: Step, error: UserError) -> UserError:
-    """A user's mistake as a run tells it: of which step, and where a file is to be made again, how."""
-    found = remade(error)
-    if isinstance(found, NotMade):
-        return UserError(f"{node.label}: {found}: repeat the command", key=found.key, code=found.code)
-    return found.within(node.label)
+    """Prefix a user's mistake with its step's label, and say how to make a missing file again."""
+    remedied = remade(error)
+    if isinstance(remedied, NotMade):
+        return UserError(f"{node.label}: {remedied}: repeat the command", key=remedied.key, code=remedied.code)
+    return remedied.within(node.label)
 
 
 def _check_summary(node: Step, summary: Any) -> None:
@@ -114,8 +116,8 @@ def _check_code(node: Step) -> None:
 
 
 def resolve_inputs(value: Any, store: Store) -> Any:
-    """Inputs as the step function takes them: each upstream step becomes the path of its artifact."""
-    return mapped(value, lambda one: store.path(one) if isinstance(one, Step) else one)
+    """Replace each upstream step among inputs by the path of its artifact."""
+    return mapped(value, lambda leaf: store.path(leaf) if isinstance(leaf, Step) else leaf)
 
 
 def check_present(nodes: Iterable[Step]) -> None:

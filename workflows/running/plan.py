@@ -10,8 +10,9 @@ from sparring.workflows.store.store import Store
 
 
 def plan_text(wanted: list[Step], store: Store) -> str:
-    """A table of the steps that lead to the wanted ones, inputs first, and how many are to run. The phase is `-` if
-    the recipe names none."""
+    """Tabulate the steps that lead to the wanted steps, inputs first, and count those that are to run. The phase is
+    `-` if the recipe names none.
+    """
     rows = [("label", "phase", "step", "state", "where")]
     for node, state in states(wanted, store):
         record = store.record(node)
@@ -25,8 +26,8 @@ def plan_text(wanted: list[Step], store: Store) -> str:
 
 
 def defaults_text(defaults: Sequence[tuple[str, Any, str]]) -> str:
-    """A table of what a config left open: key, value, why."""
-    return "\n".join(_columns([(key, str(value), why) for key, value, why in defaults]))
+    """Tabulate what a config left open: key, value, reason."""
+    return "\n".join(_columns([(key, str(value), reason) for key, value, reason in defaults]))
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

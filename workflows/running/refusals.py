@@ -26,20 +26,20 @@ class _Question:
 
 
 def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
-    """What is asked of steps, each thing once."""
-    found: dict[tuple[Any, str], _Question] = {}
+    """Collect the checks (`Description.refuses`) of steps, each once."""
+    questions: dict[tuple[Any, str], _Question] = {}
     for node in nodes:
         if (refuses := node.description.refuses) is not None:
             names = [name for name in inspect.signature(refuses).parameters if name != MACHINE]
             inputs = {name: node.inputs[name] for name in names}
-            found.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
-    return found
+            questions.setdefault((refuses, repr(canonical(inputs))), _Question(node, refuses, inputs))
+    return questions
 
 
-def asked_by_all(first: Iterable[Step], *others: Iterable[Step]) -> list[Step]:
-    """Of the first steps those of which the same is asked as of some of each of the others."""
-    asked = [_questions(nodes).keys() for nodes in others]
-    return [one.step for key, one in _questions(first).items() if all(key in keys for keys in asked)]
+def asked_by_all(first: Iterable[Step], *rest: Iterable[Step]) -> list[Step]:
+    """Return those of the first steps whose check occurs in each of the remaining groups of steps too."""
+    shared = [_questions(nodes).keys() for nodes in rest]
+    return [question.step for key, question in _questions(first).items() if all(key in keys for keys in shared)]
 
 
 class Refusals:
@@ -50,30 +50,33 @@ class Refusals:
         nodes = list(nodes)
         self._store, self._machine, self._lock = store, machine, threading.Lock()
         self._undone = {node.fingerprint for node in nodes}
-        self._left = _questions(nodes)
+        self._open = _questions(nodes)
 
     def check(self, *, artifacts: bool = True) -> None:
-        """UserError, as the step itself would raise it, where a step refuses its inputs. One that takes an artifact
-        which is not there yet is not asked; nor, without `artifacts`, which may have to be fetched, one that takes
-        any."""
-        for key, asked in list(self._left.items()):
-            taken, on_machine = list(steps_in(asked.inputs)), MACHINE in inspect.signature(asked.refuses).parameters
+        """Raise UserError, as the step itself would, if a step refuses its inputs.
+
+        Steps that take an unfinished artifact are not checked. Without `artifacts`, steps that take any artifact are
+        not checked either, because it may have to be fetched.
+        """
+        for key, question in list(self._open.items()):
+            upstream = list(steps_in(question.inputs))
+            on_machine = MACHINE in inspect.signature(question.refuses).parameters
             if on_machine and self._machine is None:
                 continue
-            if any(node.fingerprint in self._undone for node in taken) or (taken and not artifacts):
+            if any(node.fingerprint in self._undone for node in upstream) or (upstream and not artifacts):
                 continue
-            del self._left[key]
+            del self._open[key]
             try:
-                self._store.fetch(taken)
+                self._store.fetch(upstream)
                 machine = {MACHINE: self._machine} if on_machine else {}
-                asked.refuses(**resolve_inputs(asked.inputs, self._store), **machine)
+                question.refuses(**resolve_inputs(question.inputs, self._store), **machine)
             except UserError as error:
-                raise mistake(asked.step, error) from None
+                raise mistake(question.step, error) from None
             except Exception:
                 continue  # such as a file that cannot be had: the step itself fails by it, and keeps the traceback
 
     def after(self, node: Step) -> None:
-        """The same when a step is done."""
+        """Check again after a step is done."""
         with self._lock:  # steps that run at once are done at once
             self._undone.discard(node.fingerprint)
             self.check()

@@ -32,17 +32,18 @@ def run_steps(
     on_waited: Callable[[float], object] = lambda seconds: None,
     on_done: Callable[[Step], Iterable[str]] = lambda node: (),
 ) -> set[str]:
-    """Run the steps, inputs first; the fingerprints of those that this driver ran itself. Those that read nothing but
-    what lies outside, collections and pre-trained models, come before all others: what is wrong with the last of them
-    is known before anything is trained.
+    """Run the steps, inputs first. Return the fingerprints of those that this driver ran itself.
 
-    The tracker gets what they measure; the forecast says how much time is left. After a failure no further step
-    starts; steps that are running then are finished before the error is raised. What a step refuses, one of these or of
-    those that another call runs `later`, is an error as soon as it can be known. `on_waited` gets the seconds of each
-    wait for another driver. `on_done` returns lines to print below a step that is done.
+    Steps that read only collections and pre-trained models come first: a mistake in one of them is known before
+    anything is trained. The tracker gets their measurements. The forecast estimates the remaining time.
 
-    Where steps run at once, those whose fingerprints are `first` start as soon as their inputs are there: they are
-    short, and somebody waits for what they say.
+    After a failure no further step starts. Steps that are running then are finished before the error is raised. If a
+    step refuses its inputs, of these or of the `later` steps that another call runs, that is an error as soon as it can
+    be known. `on_waited` gets the seconds of each wait for another driver. `on_done` returns lines to print below a
+    finished step.
+
+    If steps run at once, those with fingerprints in `first` start as soon as their inputs are ready: they are short,
+    and somebody waits for their results.
     """
     waiting = sorted(waiting, key=lambda node: bool(node.upstream))
     leftovers.mark()
@@ -68,33 +69,39 @@ def run_steps(
             store.path(node).mkdir(parents=True, exist_ok=True)
             started = time.monotonic()
             with view.step(title, store.path(node)), track_step(tracker, node.label, store.path(node)):
-                ours = execute(node, store, machine, on_wait=on_wait, on_start=on_start)
+                executed = execute(node, store, machine, on_wait=on_wait, on_start=on_start)
             seconds, total_seconds = time.monotonic() - started, time.monotonic() - began
-            done = "done" if ours else "done by another driver"
+            done = "done" if executed else "done by another driver"
             if forecast is not None:
                 forecast.finish(node.name, seconds)
-            since, left = _minutes(total_seconds), f", {more}" if (more := view.time_left()) else ""
+            since, time_left = _minutes(total_seconds), f", {more}" if (more := view.time_left()) else ""
             line = f"{title}: {done} in {seconds:.1f} s"
-            view.print(f"{line}  ({since} since the start{left})", f"{line}  ({since}{left})", line)
+            view.print(f"{line}  ({since} since the start{time_left})", f"{line}  ({since}{time_left})", line)
             for note in (store.record(node) or {}).get("summary", {}).get("note", "").splitlines():
                 view.print(f"{title}: {note}")
             for line in on_done(node):
                 view.print(line)
             refusals.after(node)
-            return ours
+            return executed
 
         if machine.cluster.parallel_steps == 1:
             total = len(waiting)
-            return {node.fingerprint for at, node in enumerate(waiting, 1) if run_step(_title(at, total, node), node)}
+            return {
+                node.fingerprint
+                for number, node in enumerate(waiting, 1)
+                if run_step(_title(number, total, node), node)
+            }
         if waiting:
             ray_session(machine.cluster)  # here, as Ray's processes end with the thread that started them
         return _run_parallel(waiting, machine.cluster.parallel_steps, run_step, first)
 
 
 def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Collection[str]) -> set[str]:
-    """Run up to `limit` steps at once, in threads. Of those that are ready, the `first` come first, then those with the
-    longest chain."""
-    left = {node.fingerprint: node for node in waiting}
+    """Run up to `limit` steps at once, in threads.
+
+    Of the steps that are ready, the `first` start first, then those with the longest chain.
+    """
+    remaining = {node.fingerprint: node for node in waiting}
     chains, ended = _chain_lengths(waiting), queue.SimpleQueue[tuple[Step, bool | BaseException]]()
     running: set[str] = set()
     executed: set[str] = set()
@@ -103,19 +110,19 @@ def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Col
     def work(title: str, node: Step) -> None:
         try:
             with resources.driver_lock():
-                ours: bool | BaseException = run_step(title, node)
+                outcome: bool | BaseException = run_step(title, node)
         except BaseException as error:
-            ours = error
-        ended.put((node, ours))
+            outcome = error
+        ended.put((node, outcome))
 
     started = 0
-    while running or (left and failure is None):
-        ready = [node for node in left.values() if not _depends_on(node, left.keys() | running)]
+    while running or (remaining and failure is None):
+        ready = [node for node in remaining.values() if not _depends_on(node, remaining.keys() | running)]
         ready.sort(key=lambda node: (node.fingerprint not in first, -chains[node.fingerprint]))
         for node in ready[: limit - len(running)]:
             if failure is None:
                 started += 1
-                del left[node.fingerprint]
+                del remaining[node.fingerprint]
                 running.add(node.fingerprint)
                 threading.Thread(target=work, args=(_title(started, len(waiting), node), node), daemon=True).start()
         node, result = ended.get()
@@ -129,12 +136,12 @@ def _run_parallel(waiting: list[Step], limit: int, run_step: RunStep, first: Col
     return executed
 
 
-def _depends_on(node: Step, others: set[str]) -> bool:
-    return any(before.fingerprint in others for before in node.upstream)
+def _depends_on(node: Step, unfinished: set[str]) -> bool:
+    return any(source.fingerprint in unfinished for source in node.upstream)
 
 
 def _chain_lengths(waiting: list[Step]) -> dict[str, int]:
-    """For each step, the length of the longest chain of steps that begins with it."""
+    """Return for each step the length of the longest chain of steps that begins with it."""
     lengths = {node.fingerprint: 1 for node in waiting}
     for node in reversed(waiting):
         for before in node.upstream:

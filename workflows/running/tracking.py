@@ -124,8 +124,8 @@ class Tracker:
                 sink.send(series, values, step)
             except Exception as error:  # the run does not depend on a service
                 name = type(sink).__name__.strip("_")
-                said = without_passwords(f"{name}: {error}; nothing more is sent there")
-                print(said, file=sys.stderr, flush=True)
+                message = without_passwords(f"{name}: {error}; nothing more is sent there")
+                print(message, file=sys.stderr, flush=True)
                 self._open().remove(sink)
 
     def _save(self) -> None:
@@ -138,7 +138,7 @@ class Tracker:
 
 
 def metric_name(name: str) -> str:
-    """A name in characters that TensorBoard and MLflow accept: `RR@10` becomes `RR_10`."""
+    """Convert a name to characters that TensorBoard and MLflow accept: `RR@10` becomes `RR_10`."""
     return re.sub(r"[^\w\-./:]+", "_", name).strip("_")
 
 
@@ -193,7 +193,7 @@ def _send(tracker: Tracker, series: str, out: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a training's log; the last may be half written."""
+    """Return the complete lines of a training's log. The last line may be half written."""
     with path.open() as file:
         for line in file:
             if line.endswith("}\n"):
@@ -201,7 +201,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _values(line: dict[str, Any], lines: dict[int, dict[str, Any]]) -> Values:
-    """The values of a line of a training's log, with names for charts, and updates a second since the line before."""
+    """Return the values of a line of a training's log, with names for charts, and updates a second since the line
+    before.
+    """
     values = {}
     for name, value in line.items():
         if name in ("learning_rate", "gradient_norm") or name.startswith("dev "):

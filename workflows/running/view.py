@@ -23,7 +23,7 @@ twice as much time has passed, and at least every two minutes."""
 
 @contextmanager
 def progress_view(forecast: Forecast | None = None) -> Iterator["ProgressView"]:
-    """A view that is drawn until the block ends."""
+    """Draw a view until the block ends."""
     view = ProgressView(forecast)
     try:
         with repeated(0.25, view.look):
@@ -75,13 +75,13 @@ class ProgressView:
         (out / PROGRESS).unlink(missing_ok=True)
 
     def _named(self, title: str) -> str:
-        """A step's title, with the other driver that is running it."""
+        """Return a step's title, with the other driver that is running it."""
         return f"{title} (in {self._holders[title]})" if title in self._holders else title
 
     def print(self, line: str, *shorter: str) -> None:
         """Print a line above the bars. Print the first of its `shorter` forms that fits if the terminal is narrow."""
         if self._terminal:
-            line = next((one for one in (line, *shorter) if len(one) <= columns()), [line, *shorter][-1])
+            line = next((form for form in (line, *shorter) if len(form) <= columns()), [line, *shorter][-1])
         with self._lock:
             self._write(f"{line}\n")
 
@@ -91,7 +91,7 @@ class ProgressView:
             (self._draw if self._terminal or self._area is not None else self._tell)()
 
     def time_left(self) -> str:
-        """The whole run's time left, in words; empty where nothing was estimated."""
+        """Describe the remaining time of the whole run. Empty if nothing was estimated."""
         if self._forecast is None or not self._forecast.total or self._forecast.over:
             return ""
         now = time.monotonic()
@@ -103,8 +103,8 @@ class ProgressView:
         width = columns()
         states = [(self._named(title), read_progress(out), began) for title, (out, began) in self._steps.items()]
         bars = [bar(title, state, time.monotonic() - began, width) for title, state, began in states if state]
-        if bars and (left := self.time_left()):
-            bars.append(f"whole run: {left}"[:width])
+        if bars and (time_left := self.time_left()):
+            bars.append(f"whole run: {time_left}"[:width])
         if self._area is not None:
             self._area.update({"text/plain": "\n".join(bars)}, raw=True)
         elif bars:
@@ -123,8 +123,10 @@ class ProgressView:
                 self._write(f"{self._named(title)}: running\n")
                 continue
             self._due[title] = min(2 * seconds, seconds + LONGEST)
-            left = self.time_left()
-            self._write(f"{line(self._named(title), state, seconds)}{f'; whole run: {left}' if left else ''}\n")
+            time_left = self.time_left()
+            self._write(
+                f"{line(self._named(title), state, seconds)}{f'; whole run: {time_left}' if time_left else ''}\n"
+            )
 
     def _write(self, text: str) -> None:
         """Print a text over the last bars."""
@@ -138,7 +140,7 @@ class ProgressView:
 
 
 def notebook_area() -> Any:
-    """A new output area of the notebook that this process serves, which can be drawn anew. None elsewhere."""
+    """Open an output area of the notebook that this process serves, which can be redrawn. None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if not hasattr(shell, "kernel"):  # a terminal, or none
@@ -149,13 +151,13 @@ def notebook_area() -> Any:
 
 
 def columns() -> int:
-    """How many characters a line may have: one less than the terminal has columns, or 99 where there is none."""
+    """Return the width of a line: one less than the terminal has columns, or 99 without a terminal."""
     return shutil.get_terminal_size((100, 24)).columns - 1
 
 
 def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
-    """A progress bar in one line. Rate and time left are those of this run's own work."""
-    own, own_seconds = state["done"] - state["first"], state["seconds"]
+    """Format a progress bar in one line. Rate and remaining time are those of this run's own work."""
+    count, seconds_run = state["done"] - state["first"], state["seconds"]
     note = f" {state['note']}" if state["note"] else ""
     line = tqdm.format_meter(
         n=state["done"],
@@ -163,7 +165,7 @@ def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
         elapsed=seconds,
         initial=state["first"],
         prefix=title,
-        rate=own / own_seconds if own and own_seconds else None,
+        rate=count / seconds_run if count and seconds_run else None,
         unit=f" {state['unit']}",
         ncols=width - len(note),
     )
@@ -171,15 +173,17 @@ def bar(title: str, state: dict[str, Any], seconds: float, width: int) -> str:
 
 
 def line(title: str, state: dict[str, Any] | None, seconds: float) -> str:
-    """The same in plain words, for a log: `[3/9] vectors: 500/4,950 texts, 32.2 texts/s, 2:18 left`; of a step that was
-    resumed also how much was done before."""
+    """Format progress in plain words for a log: `[3/9] vectors: 500/4,950 texts, 32.2 texts/s, 2:18 left`.
+
+    For a resumed step, add how much was done before.
+    """
     if state is None:
         return f"{title}: running for {tqdm.format_interval(seconds)}"
-    own, unit = state["done"] - state["first"], state["unit"]
+    count, unit = state["done"] - state["first"], state["unit"]
     total = f"/{state['total']:,}" if state["total"] is not None else ""
     parts = [f"{state['done']:,}{total} {unit}"]
-    if own > 0 and state["seconds"] > 0:
-        rate = own / state["seconds"]
+    if count > 0 and state["seconds"] > 0:
+        rate = count / state["seconds"]
         parts.append(f"{rate:.3g} {unit}/s")
         if state["total"] is not None:
             parts.append(f"{tqdm.format_interval((state['total'] - state['done']) / rate)} left")

@@ -44,29 +44,29 @@ def analyse(
     first = read(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id"], filters=[("rank", "==", 1)])
     top = dict(zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True))
     chosen = [query for query in measured_queries(data, split, config.queries) if query in top]
-    rows = rows_of(pa.array(chosen, TEXT), query_ids, what="queries")
+    rows = rows_of(pa.array(chosen, TEXT), query_ids, source="queries")
     chosen, rows = _judged(chosen, rows, relevant)
     if len(chosen) < 2:
         raise UserError(f"no two queries of the split {split!r} have a relevant document and a ranking")
     right = np.asarray([relevant[int(row)][0] for row in rows])
-    nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, what=str(ranking))
-    asked, held = QueryVectors(queries), DocumentVectors(vectors)
+    nearest = rows_of(pa.array([top[query] for query in chosen], TEXT), document_ids, source=str(ranking))
+    query_vectors, document_vectors = QueryVectors(queries), DocumentVectors(vectors)
     same = np.load(tokens / "documents.same.npy", mmap_mode="r")
-    told = embedding_space.analyse(
-        asked[asked.rows(pa.array(chosen, TEXT))],
-        _documents(held, right),
-        _documents(held, nearest),
+    analysis = embedding_space.analyse(
+        query_vectors[query_vectors.rows(pa.array(chosen, TEXT))],
+        _documents(document_vectors, right),
+        _documents(document_vectors, nearest),
         np.asarray(same[right]),
         config,
     )
-    write_json(out / ANALYSIS, told)
+    write_json(out / ANALYSIS, analysis)
     return {
-        "queries": told["queries"],
-        "alignment": told["alignment"],
-        "uniformity": told["uniformity"],
-        "anisotropy": told["anisotropy"],
-        "ratio": told["ratio"]["median"],
-        "nearest": told["nearest"]["mean"],
+        "queries": analysis["queries"],
+        "alignment": analysis["alignment"],
+        "uniformity": analysis["uniformity"],
+        "anisotropy": analysis["anisotropy"],
+        "ratio": analysis["ratio"]["median"],
+        "nearest": analysis["nearest"]["mean"],
     }
 
 
@@ -77,6 +77,6 @@ def _judged(ids: list[str], rows: np.ndarray, relevant: dict[int, np.ndarray]) -
 
 
 def _documents(vectors: DocumentVectors, rows: np.ndarray) -> np.ndarray:
-    """(n, d) those of rows in any order."""
-    distinct, at = np.unique(rows, return_inverse=True)
-    return np.asarray(vectors[distinct][at])
+    """Read the vectors (n, d) of rows in any order."""
+    distinct, places = np.unique(rows, return_inverse=True)
+    return np.asarray(vectors[distinct][places])

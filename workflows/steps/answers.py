@@ -42,18 +42,18 @@ def answering(
     The collection is read once: each row group by the worker that searches it. The ranking may have hundreds of
     millions of rows, so it is read a piece at a time, and the pairs to search for in each row group lie on disk.
     """
-    wanted = query_ids_of(data, splits)
-    asked = ids_of(data / "queries.parquet", "query_id")
-    documents = ids_of(data / "documents.parquet", "doc_id")
+    of_splits = query_ids_of(data, splits)
+    query_ids = ids_of(data / "queries.parquet", "query_id")
+    document_ids = ids_of(data / "documents.parquet", "doc_id")
     metadata = pq.read_metadata(data / "documents.parquet")
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     first = np.cumsum([0, *sizes])
 
     def sought() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Queries and documents of the splits' rows, by their places in the collection."""
-        for piece in _of_splits(ranking, wanted, ["query_id", "doc_id"]):
-            queries = rows_of(piece["query_id"], asked, what=str(ranking))
-            yield queries, rows_of(piece["doc_id"], documents, what=str(ranking))
+        for piece in _of_splits(ranking, of_splits, ["query_id", "doc_id"]):
+            queries = rows_of(piece["query_id"], query_ids, source=str(ranking))
+            yield queries, rows_of(piece["doc_id"], document_ids, source=str(ranking))
 
     counts = np.zeros(len(sizes), np.int64)
     for _, rows in sought():
@@ -81,10 +81,10 @@ def answering(
         pairs=pairs,
         config=config,
     )
-    hits, at = np.zeros(int(starts[-1]), bool), np.load(places, mmap_mode="r")
+    hits, positions = np.zeros(int(starts[-1]), bool), np.load(places, mmap_mode="r")
     for shard in shards:
-        hits[at[shard.task["start"] : shard.task["stop"]]] = np.load(out / shard.file)
-    _write_hits(out / "ranking.parquet", _of_splits(ranking, wanted, RANKING.names), hits)
+        hits[positions[shard.task["start"] : shard.task["stop"]]] = np.load(out / shard.file)
+    _write_hits(out / "ranking.parquet", _of_splits(ranking, of_splits, RANKING.names), hits)
     remove(out, pairs.name, places.name, "part-*.npy")
     return {"documents": len(hits), "hits": int(hits.sum())}
 
@@ -98,23 +98,24 @@ def _of_splits(ranking: Path, wanted: pa.Array, columns: list[str]) -> Iterator[
 def _write_sought(
     pairs: Path, places: Path, sought: Iterable[tuple[np.ndarray, np.ndarray]], first: np.ndarray, starts: np.ndarray
 ) -> None:
-    """Write the (query, document) pairs by the row group of their document, and where in the ranking each stands."""
-    with replacing(places) as at, replacing(pairs) as to:
-        told = np.lib.format.open_memmap(to, mode="w+", dtype=np.int64, shape=(int(starts[-1]), 2))
-        where = np.lib.format.open_memmap(at, mode="w+", dtype=np.int64, shape=(int(starts[-1]),))
+    """Write the (query, document) pairs by the row group of their document, and their positions in the ranking."""
+    with replacing(places) as places_path, replacing(pairs) as pairs_path:
+        sorted_pairs = np.lib.format.open_memmap(pairs_path, mode="w+", dtype=np.int64, shape=(int(starts[-1]), 2))
+        positions = np.lib.format.open_memmap(places_path, mode="w+", dtype=np.int64, shape=(int(starts[-1]),))
         free, row = starts[:-1].copy(), 0
         for queries, documents in sought:
             group = np.searchsorted(first, documents, "right") - 1
             order = np.argsort(group, kind="stable")
             cuts = np.searchsorted(group[order], np.arange(len(free) + 1))
             for number in np.flatnonzero(np.diff(cuts)).tolist():
-                own = order[cuts[number] : cuts[number + 1]]
-                to_fill = slice(free[number], free[number] + len(own))
-                told[to_fill, 0], told[to_fill, 1], where[to_fill] = queries[own], documents[own], row + own
-                free[number] += len(own)
+                chosen = order[cuts[number] : cuts[number + 1]]
+                to_fill = slice(free[number], free[number] + len(chosen))
+                sorted_pairs[to_fill, 0], sorted_pairs[to_fill, 1] = queries[chosen], documents[chosen]
+                positions[to_fill] = row + chosen
+                free[number] += len(chosen)
             row += len(queries)
-        told.flush()
-        where.flush()
+        sorted_pairs.flush()
+        positions.flush()
 
 
 def _write_hits(to: Path, ranking: Iterable[pa.Table], hits: np.ndarray) -> None:
@@ -140,10 +141,10 @@ class Matcher:
         pairs = np.array(self._pairs[task["start"] : task["stop"]])
         sought, inverse = np.unique(pairs[:, 1] - task["first"], return_inverse=True)
         ready = [normalize(text, self._config.mode) for text in self._texts(task["group"], sought.tolist())]
-        asked = pairs[:, 0].tolist()
-        self._make_ready(set(asked))
+        queries = pairs[:, 0].tolist()
+        self._make_ready(set(queries))
         matchers = self._matchers
-        hits = [matchers[query](ready[at]) for query, at in zip(asked, inverse.tolist(), strict=True)]
+        hits = [matchers[query](ready[place]) for query, place in zip(queries, inverse.tolist(), strict=True)]
         save_array(path, np.asarray(hits, bool))
 
     def _texts(self, group: int, rows: list[int]) -> list[str]:

@@ -47,8 +47,8 @@ def answer_ranks(out: Path, machine: Machine, *, expanded: Path, ranking: Path, 
     qrels = None if by_answer else read(expanded / "qrels.parquet", QRELS)
     hits = []
     for piece in pieces(ranking / "ranking.parquet", ANSWERED if by_answer else RANKING):
-        told = piece if qrels is None else query_choice.mark_relevant(piece, qrels)
-        hits.append(told.filter(told["hit"]))
+        judged = piece if qrels is None else query_choice.mark_relevant(piece, qrels)
+        hits.append(judged.filter(judged["hit"]))
     ranks = query_choice.answer_ranks(expansions, pa.concat_tables([ANSWERED.empty_table(), *hits]))
     write(out / RANKS, ranks, ANSWER_RANKS)
     return {"expansions": len(ranks), "without_an_answer": ranks["rank"].null_count}
@@ -81,13 +81,13 @@ def rank_groups(
     for doc_id, query, rank in zip(table["doc_id"].to_pylist(), table["query_id"].to_pylist(), values, strict=True):
         grouped.setdefault(query, []).append((doc_id, float(rank)))
     if candidates is not None:
-        for query, of in grouped.items():
-            drawn = keyed_sample((doc_id for doc_id, _ in of), candidates, *seed, "candidates", query)
-            grouped[query] = [one for one in of if one[0] in drawn]
-    kept = [(query, of) for query, of in grouped.items() if len({rank for _, rank in of}) > 1]
+        for query, ranked in grouped.items():
+            drawn = keyed_sample((doc_id for doc_id, _ in ranked), candidates, *seed, "candidates", query)
+            grouped[query] = [pair for pair in ranked if pair[0] in drawn]
+    kept = [(query, ranked) for query, ranked in grouped.items() if len({rank for _, rank in ranked}) > 1]
     if queries is not None:
         few = keyed_sample((query for query, _ in kept), queries, *seed, "queries")
-        kept = [one for one in kept if one[0] in few]
+        kept = [group for group in kept if group[0] in few]
     if not kept and table["rank"].null_count == len(table):
         raise UserError(
             f"split {split!r}: no expansion retrieves what it is looked for; where queries have no answers, go by "
@@ -99,14 +99,14 @@ def rank_groups(
         {
             "query_id": query,
             "visit": 0,
-            "doc_ids": [one for one, _ in of],
-            "targets": [rank for _, rank in of],
+            "doc_ids": [doc_id for doc_id, _ in ranked],
+            "targets": [rank for _, rank in ranked],
             "teacher": None,
         }
-        for query, of in kept
+        for query, ranked in kept
     ]
     write(out / "groups.parquet", pa.Table.from_pylist(rows, schema=GROUPS), GROUPS)
-    return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(of) for _, of in kept)}
+    return {"groups": len(kept), "of": len(grouped), "candidates": sum(len(ranked) for _, ranked in kept)}
 
 
 @Description(part="query reranking")
@@ -160,10 +160,10 @@ def choose_several(
 
 
 def _asked(expanded: Path, split: str) -> pa.Table:
-    """The expansions of a split's queries."""
-    asked = query_ids_of(expanded, [split])
+    """Read the expansions of a split's queries."""
+    queries = query_ids_of(expanded, [split])
     expansions = read(expanded / FILE, EXPANSIONS)
-    return expansions.filter(pc.is_in(expansions["doc_id"], value_set=asked))
+    return expansions.filter(pc.is_in(expansions["doc_id"], value_set=queries))
 
 
 def _write(
@@ -176,44 +176,48 @@ def _write(
     split: str,
     fusion: FusionConfig | None = None,
 ) -> None:
-    """Write choices and the ranking of what was chosen, some queries at a time: those of `otherwise` in its order, then
-    those that it lacks, in the order of their choices' rows."""
+    """Write choices and the ranking of the chosen expansions, a block of queries at a time.
+
+    Queries come in the order of `otherwise`, then those that it lacks, in the order of their choices' rows.
+    """
     of_split = query_ids_of(data, [split])
     write(out / CHOICES, choices, CHOICE)
     paths = {name: place / "ranking.parquet" for name, place in {"own": ranking, "plain": otherwise}.items()}
     expansions, query = choices["doc_id"].combine_chunks(), choices["query_id"].combine_chunks()
-    own, plain = Placed(paths["own"], RANKING, expansions), Placed(paths["plain"], RANKING, of_split)
-    known = _in_order(paths["plain"], of_split)
+    placed, plain = Placed(paths["own"], RANKING, expansions), Placed(paths["plain"], RANKING, of_split)
+    ranked = _in_order(paths["plain"], of_split)
     rows = _in_order(paths["own"], expansions)
     lacking = pc.unique(query.take(pc.index_in(rows, value_set=expansions)))
-    lacking = lacking.filter(pc.invert(pc.is_in(lacking, value_set=known)))
+    lacking = lacking.filter(pc.invert(pc.is_in(lacking, value_set=ranked)))
     with replacing(out / "ranking.parquet") as path, pq.ParquetWriter(path, RANKING) as writer:
-        for asked in (known, lacking):
-            for start in range(0, len(asked), QUERIES):
-                some = asked.slice(start, QUERIES)
-                mine = np.flatnonzero(pc.is_in(query, value_set=some).to_numpy(zero_copy_only=False))
-                place = pc.index_in(some, value_set=of_split).drop_null().to_numpy()
-                found = own.rows(mine) if len(mine) else RANKING.empty_table()
-                kept = plain.rows(np.sort(place)) if len(place) else RANKING.empty_table()
-                writer.write_table(query_choice.as_ranking(choices.take(pa.array(mine)), found, kept, fusion))
+        for queries in (ranked, lacking):
+            for start in range(0, len(queries), QUERIES):
+                block = queries.slice(start, QUERIES)
+                chosen = np.flatnonzero(pc.is_in(query, value_set=block).to_numpy(zero_copy_only=False))
+                place = pc.index_in(block, value_set=of_split).drop_null().to_numpy()
+                expanded = placed.rows(chosen) if len(chosen) else RANKING.empty_table()
+                unexpanded = plain.rows(np.sort(place)) if len(place) else RANKING.empty_table()
+                writer.write_table(
+                    query_choice.as_ranking(choices.take(pa.array(chosen)), expanded, unexpanded, fusion)
+                )
 
 
-def _in_order(path: Path, wanted: pa.Array) -> pa.Array:
-    """Those of some queries that a ranking has, in order of their first rows."""
-    found = (pc.unique(piece["query_id"]) for piece in pieces(path, RANKING, columns=["query_id"]))
-    names = pc.unique(pa.chunked_array([pa.array([], TEXT), *found], TEXT))
-    return names.filter(pc.is_in(names, value_set=wanted))
+def _in_order(path: Path, queries: pa.Array) -> pa.Array:
+    """Return those of some queries that a ranking has, in order of their first rows."""
+    parts = (pc.unique(piece["query_id"]) for piece in pieces(path, RANKING, columns=["query_id"]))
+    names = pc.unique(pa.chunked_array([pa.array([], TEXT), *parts], TEXT))
+    return names.filter(pc.is_in(names, value_set=queries))
 
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
-    """A score for each expansion: the lowest is the best, one without an answer the worst."""
+    """Return a score for each expansion. The lowest is the best, an expansion without an answer the worst."""
     if scores is None:  # number 0, the question as it is, is not the generator's
         numbers = expansions["number"].to_numpy().astype(np.float64)
         return np.where(numbers > 0, numbers, np.inf)
     oracle = (scores / RANKS).exists()
     table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
-    at = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())
-    if at.null_count:
-        raise ValueError(f"{scores}: says nothing of {at.null_count} expansions")
-    values = table["rank" if oracle else "score"].take(at).cast(pa.float64())
+    rows = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())
+    if rows.null_count:
+        raise ValueError(f"{scores}: says nothing of {rows.null_count} expansions")
+    values = table["rank" if oracle else "score"].take(rows).cast(pa.float64())
     return pc.fill_null(values, np.inf).to_numpy()

@@ -129,7 +129,7 @@ def chosen(
     if not judged:
         return _as_retrieved(out, rankings, measured, config)
     trials, folds = config.drawn(), _folds(measured, judged, config)
-    how: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "out": out,
         "machine": machine,
         "pool": machine.cluster.map,
@@ -143,16 +143,16 @@ def chosen(
         "cuda": machine.cuda,
     }
     tried = [Shard(f"values-{i:05d}.npy", 1, {"trial": trial}) for i, trial in enumerate(trials)]
-    map_shards(TrialMeasurer, tried, **how, unit="trials")
+    map_shards(TrialMeasurer, tried, **arguments, unit="trials")
     values = np.stack([np.load(out / shard.file) for shard in tried])
     means = values.mean(1).tolist()
     write_json(out / TRIALS, [{**trial, "value": value} for trial, value in zip(trials, means, strict=True)])
 
     parts = []
-    for fold, (own, others) in enumerate(folds):
-        best = int(values[:, others].mean(1).argmax())  # of equals the first: as retrieved, if nothing is better
-        parts.append(Shard(f"part-{fold:05d}.parquet", len(own), {"trial": trials[best], "fold": fold}))
-    map_shards(TrialApplier, parts, **how, unit="queries")
+    for fold, (fold_queries, fit_rows) in enumerate(folds):
+        best = int(values[:, fit_rows].mean(1).argmax())  # of equals the first: as retrieved, if nothing is better
+        parts.append(Shard(f"part-{fold:05d}.parquet", len(fold_queries), {"trial": trials[best], "fold": fold}))
+    map_shards(TrialApplier, parts, **arguments, unit="queries")
     reranked = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
     write(out / "ranking.parquet", _in_order(reranked, measured), RANKING)
     write_json(out / "chosen.json", [{**part.task["trial"], "queries": part.size} for part in parts])
@@ -188,22 +188,25 @@ def _judged(data: Path, config: ChooseConfig, split: str) -> list[str]:
 
 
 def _folds(queries: list[str], judged: list[str], config: ChooseConfig) -> list[tuple[list[str], np.ndarray]]:
-    """Queries that are reranked alike, with the places of those that the numbers are chosen by; none is in both."""
+    """Return groups of queries that are reranked alike, each with the places of the queries that choose its numbers.
+
+    No query is in both parts of a group.
+    """
     if config.split is not None:
         return [(queries, np.arange(len(judged)))]
     mixed = sorted(judged, key=lambda query: (keyed_int(config.seed, "fold", query), query))
     fold = {query: place % config.folds for place, query in enumerate(mixed)}
-    of = np.array([fold[query] for query in judged])
+    folds = np.array([fold[query] for query in judged])
     return [
-        ([query for query in queries if fold.get(query, 0) == number], np.flatnonzero(of != number))
+        ([query for query in queries if fold.get(query, 0) == number], np.flatnonzero(folds != number))
         for number in range(config.folds)
     ]
 
 
 def _in_order(table: pa.Table, queries: list[str]) -> pa.Table:
-    """A ranking whose queries stand in the order of others."""
-    at = pc.index_in(table["query_id"], value_set=pa.array(queries, TEXT)).to_numpy()
-    return table.take(pa.array(np.lexsort((table["rank"].to_numpy(), at))))
+    """Sort a ranking by the order of `queries`."""
+    places = pc.index_in(table["query_id"], value_set=pa.array(queries, TEXT)).to_numpy()
+    return table.take(pa.array(np.lexsort((table["rank"].to_numpy(), places))))
 
 
 class _TrialWorker:

@@ -69,36 +69,36 @@ def evaluate(
     where the order of documents with equal scores decides a measure for many queries.
     """
     asking = _Asking(data, split, measures, queries)
-    tables, first, found, deepest = [], [asking.schema.empty_table()], list[pa.Array](), 0
+    tables, first, ranked_parts, deepest = [], [asking.schema.empty_table()], list[pa.Array](), 0
     decided = [ties.DECIDED.empty_table()]
     for piece in by_query(ranking / "ranking.parquet", asking.schema, rows=ROWS):
         documents = piece.filter(pc.is_in(piece["query_id"], value_set=asking.queries))
-        found.append(pc.unique(documents["query_id"]))
+        ranked_parts.append(pc.unique(documents["query_id"]))
         deepest = max(deepest, pc.max(documents["rank"]).as_py() or 0)
-        tables.append(asking.measured(documents, found[-1]))
-        decided.append(asking.decided(documents, found[-1]))
+        tables.append(asking.measured(documents, ranked_parts[-1]))
+        decided.append(asking.decided(documents, ranked_parts[-1]))
         if entropy is not None:
             first.append(documents.filter(pc.less_equal(documents["rank"], entropy.documents)))
-    ranked = pa.chunked_array(found, TEXT)
+    ranked = pa.chunked_array(ranked_parts, TEXT)
     lost = asking.queries.filter(pc.invert(pc.is_in(asking.queries, value_set=ranked)))
     values = asking.in_order(pa.concat_tables([*tables, asking.measured(asking.schema.empty_table(), lost)]))
     with replacing(out / PER_QUERY_FILE) as path:
         pq.write_table(values, path)
 
-    asked = pc.unique(values["query_id"])
+    measured = pc.unique(values["query_id"])
     summary: dict[str, Any] = {
         "measures": means(values),
-        "queries": len(asked),
-        "without_results": pc.sum(pc.invert(pc.is_in(asked, value_set=ranked))).as_py() or 0,
+        "queries": len(measured),
+        "without_results": pc.sum(pc.invert(pc.is_in(measured, value_set=ranked))).as_py() or 0,
     }
     if entropy is not None:
         best = pa.concat_tables(first)
-        best = best.filter(pc.is_in(best["query_id"], value_set=asked))
+        best = best.filter(pc.is_in(best["query_id"], value_set=measured))
         summary["entropy"] = mean_entropy(best, documents=entropy.documents, temperature=entropy.temperature)
         summary["entropy_documents"] = entropy.documents
-    said = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
-    said += [ties.remark(pa.concat_tables(decided), values)]
-    note = "\n".join(sentence for sentence in said if sentence)  # each is a remark of its own
+    remarks = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
+    remarks += [ties.remark(pa.concat_tables(decided), values)]
+    note = "\n".join(sentence for sentence in remarks if sentence)  # each is a remark of its own
     return summary | ({"note": note} if note else {})
 
 
@@ -129,18 +129,18 @@ class _Asking:
         )
 
     def measured(self, documents: pa.Table, queries: pa.Array) -> pa.Table:
-        """The values of some queries, of which the table has all rows."""
+        """Return the values of some queries, of which the table has all rows."""
         tables = [PER_QUERY.empty_table()]
-        if len(own := self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))):
-            tables.append(per_query(documents, own, self._judged))
-        if len(asked := self._answerable.filter(pc.is_in(self._answerable, value_set=queries))):
-            tables.append(answer_hits_per_query(documents, asked.to_pylist(), self._by_answer))
+        if len(judgements := self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))):
+            tables.append(per_query(documents, judgements, self._judged))
+        if len(answerable := self._answerable.filter(pc.is_in(self._answerable, value_set=queries))):
+            tables.append(answer_hits_per_query(documents, answerable.to_pylist(), self._by_answer))
         return pa.concat_tables(tables)
 
     def decided(self, documents: pa.Table, queries: pa.Array) -> pa.Table:
-        """The queries, of those, whose measures the order of equal scores decides (`components.evaluation.ties`)."""
-        own = self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))
-        return ties.decided(documents, own, self._judged)
+        """Return the queries whose measures the order of equal scores decides (`components.evaluation.ties`)."""
+        judgements = self._judgements.filter(pc.is_in(self._judgements["query_id"], value_set=queries))
+        return ties.decided(documents, judgements, self._judged)
 
     def in_order(self, values: pa.Table) -> pa.Table:
         """By measure, then by query."""
@@ -196,18 +196,22 @@ def results(
     """
     lead = leading(selection, comparisons)
     first = [{name: lead[name] for name in ("system", "baseline")}] if lead["system"] is not None else []
-    ours = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
+    leading_systems = [name for name in dict.fromkeys([lead.get("deploy"), lead["system"]]) if name is not None]
     comparisons = [
-        {"system": name, "baseline": asked["baseline"]}
-        for asked in [*first, *comparisons]
-        for name in ([asked["system"]] if asked["system"] is not None else ours)
+        {"system": name, "baseline": comparison["baseline"]}
+        for comparison in [*first, *comparisons]
+        for name in ([comparison["system"]] if comparison["system"] is not None else leading_systems)
     ]
-    comparisons = [asked for at, asked in enumerate(comparisons) if asked not in comparisons[:at]]
+    comparisons = [
+        comparison for number, comparison in enumerate(comparisons) if comparison not in comparisons[:number]
+    ]
     measured = _by_system(systems)
     rows = [row for entry in systems for row in _rows(entry, measured[_place(entry)][entry["seed"]])]
-    compared = [row for asked in comparisons for row in _comparisons(asked, measured, seed=seed, rounds=rounds)]
-    told = {"rows": rows, "means": means_of(measured), "comparisons": corrected(compared), "leading": lead}
-    write_json(out / "metrics.json", told)
+    compared = [
+        row for comparison in comparisons for row in _comparisons(comparison, measured, seed=seed, rounds=rounds)
+    ]
+    metrics = {"rows": rows, "means": means_of(measured), "comparisons": corrected(compared), "leading": lead}
+    write_json(out / "metrics.json", metrics)
     return {"systems": len(systems), "comparisons": len(comparisons)}
 
 
@@ -235,9 +239,9 @@ def averages(
     metrics = read_json(out / "metrics.json")
     metrics["rows"] += averages_of(metrics["rows"], parts)
     measured, means = _by_system(systems), metrics["means"]
-    pairs = [(asked["system"], asked["baseline"]) for asked in comparisons]
+    pairs = [(comparison["system"], comparison["baseline"]) for comparison in comparisons]
     compared = [comparisons_of(measured, means, parts, *pair, seed=seed, rounds=rounds) for pair in pairs]
-    metrics["comparisons"] += corrected([one for of_pair in compared for one in of_pair])
+    metrics["comparisons"] += corrected([entry for of_pair in compared for entry in of_pair])
     metrics["means"] = means_of(measured, parts)
     write_json(out / "metrics.json", metrics)
     return summary
@@ -259,12 +263,12 @@ def _place(entry: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
-    """One row for each measure of a system."""
-    about = {key: entry[key] for key in ("system", "round", "collection", "split", "seed")}
+    """Return a row for each measure of a system."""
+    identity = {key: entry[key] for key in ("system", "round", "collection", "split", "seed")}
     answers = entry["answers"].model_dump() if entry.get("answers") else {}
     return [
         {
-            **about,
+            **identity,
             "measure": measure,
             "value": float(values.mean()),
             "queries": len(queries),
@@ -274,20 +278,20 @@ def _rows(entry: dict[str, Any], table: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-def _comparisons(asked: dict[str, str], measured: Measured, *, seed: int, rounds: int) -> list[dict[str, Any]]:
-    """A system against its baseline, over all seeds both have, on each collection and split."""
-    system, baseline = asked["system"], asked["baseline"]
+def _comparisons(comparison: dict[str, str], measured: Measured, *, seed: int, rounds: int) -> list[dict[str, Any]]:
+    """Compare a system with its baseline, over all seeds that both have, on each collection and split."""
+    system, baseline = comparison["system"], comparison["baseline"]
     names = list(dict.fromkeys(name for name, _, _ in measured))
     for name in (system, baseline):
         if name not in names:
             raise ValueError(f"a comparison names the system {name!r}, which was not measured; there are: {names}")
     compared = []
     for name, collection, split in measured:
-        ours, theirs = measured[name, collection, split], measured.get((baseline, collection, split), {})
-        seeds = sorted(ours.keys() & theirs.keys())
+        tables, baseline_tables = measured[name, collection, split], measured.get((baseline, collection, split), {})
+        seeds = sorted(tables.keys() & baseline_tables.keys())
         if name != system or not seeds:
             continue
-        pair = [ours[s] for s in seeds], [theirs[s] for s in seeds]
-        about = {"system": system, "baseline": baseline, "collection": collection, "split": split, "seeds": seeds}
-        compared += [{**about, **one} for one in compare(*pair, seed=seed, rounds=rounds)]
+        pair = [tables[s] for s in seeds], [baseline_tables[s] for s in seeds]
+        identity = {"system": system, "baseline": baseline, "collection": collection, "split": split, "seeds": seeds}
+        compared += [{**identity, **entry} for entry in compare(*pair, seed=seed, rounds=rounds)]
     return compared

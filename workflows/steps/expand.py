@@ -75,8 +75,8 @@ def expand_from_file(
         raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
     without = len(queries) - summary["queries"]
-    said = f"The file has no expansion of {without:,} of the {len(queries):,} queries, which are as they were asked."
-    return {**summary, "not_expanded": without, **({"note": said} if without else {})}
+    note = f"The file has no expansion of {without:,} of the {len(queries):,} queries, which are as they were asked."
+    return {**summary, "not_expanded": without, **({"note": note} if without else {})}
 
 
 @Description(part="expansions")
@@ -94,16 +94,16 @@ def expand_by_relevance(
 
     A query that retrieves nothing, or nothing that adds to it, has none.
     """
-    asked = queries_of(data, splits, ["query_id", "text"])
+    query_table = queries_of(data, splits, ["query_id", "text"])
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.documents)])
-    queries = asked["query_id"].combine_chunks()
+    queries = query_table["query_id"].combine_chunks()
     table = table.filter(pc.is_in(table["query_id"], value_set=queries))
     feedback.gather(out, data, table, queries)
     feedback.count(out / feedback.COUNTS, data)
     summary = _mapped(
         out,
         data,
-        [list(range(len(asked)))],
+        [list(range(len(query_table)))],
         machine,
         worker=feedback.Sampler,
         gpu=False,
@@ -135,7 +135,7 @@ def expand_by_model(
     cuda = machine.cuda
     queries = query_ids_of(data, splits).to_pylist()
     folds = [expansions.fold_of(query, len(models)) for query in queries]
-    rows = [[row for row, fold in enumerate(folds) if fold == one] for one in range(len(models))]
+    rows = [[row for row, fold in enumerate(folds) if fold == number] for number in range(len(models))]
     return _mapped(
         out,
         data,
@@ -208,7 +208,7 @@ class Writer:
         self._fold, self._generator = -1, cast(Any, None)
 
     def _of(self, fold: int) -> Any:
-        """The generator of a fold of the queries; one at a time is in memory."""
+        """Return the generator of a fold of the queries. Only one generator is in memory."""
         from sparring.components.models.generator import Generator
 
         if fold != self._fold:
@@ -217,13 +217,20 @@ class Writer:
         return self._generator
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        """Write the expansions of some queries, with how many tokens were generated for them."""
-        asked = self._queries.take(task["rows"])
-        ids, texts = asked["query_id"].to_pylist(), asked["text"].to_pylist()
+        """Write the expansions of some queries, with the number of tokens that were generated for them."""
+        queries = self._queries.take(task["rows"])
+        ids, texts = queries["query_id"].to_pylist(), queries["text"].to_pylist()
         written = self._of(task["fold"]).expansions(
-            texts, self._config, keys=[(*self._seed, "expand", one) for one in ids], batch_tokens=self._batch_tokens
+            texts,
+            self._config,
+            keys=[(*self._seed, "expand", query_id) for query_id in ids],
+            batch_tokens=self._batch_tokens,
         )
-        rows = [row for one, own in zip(ids, written.texts, strict=True) for row in expansions.rows(one, own)]
+        rows = [
+            row
+            for query_id, generated in zip(ids, written.texts, strict=True)
+            for row in expansions.rows(query_id, generated)
+        ]
         counted = {"tokens": written.tokens, "generated": sum(map(len, written.texts))}
         schema = EXPANSIONS.with_metadata({COUNTED: json.dumps(counted)})
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
@@ -267,8 +274,8 @@ def joined_expansions(
     `ranks.parquet`, their minimum answer ranks. Nothing is generated or retrieved again."""
     tables = [read(path / expansions.FILE, EXPANSIONS) for path in expanded]
     summary = expansions.write_collection(out, data, pa.concat_tables(tables))
-    of = pa.concat_tables([read(path / "ranks.parquet", ANSWER_RANKS) for path in ranks])
-    write(out / "ranks.parquet", of, ANSWER_RANKS)
+    joined = pa.concat_tables([read(path / "ranks.parquet", ANSWER_RANKS) for path in ranks])
+    write(out / "ranks.parquet", joined, ANSWER_RANKS)
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for path in rankings:
             for batch in pq.ParquetFile(path / "ranking.parquet").iter_batches(columns=RANKING.names):
@@ -285,11 +292,11 @@ def chosen_queries(out: Path, machine: Machine, *, data: Path, choices: Path, sp
     queries = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
     chosen = read(choices / "choices.parquet", CHOICE, columns=["query_id", "text"])
     texts = dict(zip(chosen["query_id"].to_pylist(), chosen["text"].to_pylist(), strict=True))
-    asked = [
+    expanded = [
         expansions.expand_query(text, texts[query]) if texts.get(query) else text
         for query, text in zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True)
     ]
-    write(out / "queries.parquet", queries.set_column(1, "text", pa.array(asked, TEXT)), QUERIES)
+    write(out / "queries.parquet", queries.set_column(1, "text", pa.array(expanded, TEXT)), QUERIES)
     write(out / "qrels.parquet", read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)]), QRELS)
     with replacing(out / "documents.parquet") as path:
         expansions.link_or_copy(data / "documents.parquet", path)

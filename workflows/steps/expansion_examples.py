@@ -37,13 +37,13 @@ def study(
     `ranks` are each generator's expansions', `choices` what `choose` wrote for each generator and system. The examples
     are those on which the last system gained and lost most against the first.
     """
-    asked = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
-    texts = dict(zip(asked["query_id"].to_pylist(), asked["text"].to_pylist(), strict=True))
+    queries = read(data / "queries.parquet", QUERIES, filters=[("split", "=", split)])
+    texts = dict(zip(queries["query_id"].to_pylist(), queries["text"].to_pylist(), strict=True))
     plain = _plain_ranks(data, lexical, split, by_answer)
     lengths, cases = [], []
     for generator, systems in choices.items():
         table = read(ranks[generator] / "ranks.parquet", ANSWER_RANKS)
-        of = dict(zip(table["doc_id"].to_pylist(), table["rank"].to_pylist(), strict=True))
+        rank_of = dict(zip(table["doc_id"].to_pylist(), table["rank"].to_pylist(), strict=True))
         chosen = {
             system: {row["query_id"]: row for row in read(path / "choices.parquet", CHOICE).to_pylist()}
             for system, path in systems.items()
@@ -51,16 +51,16 @@ def study(
         issued = {
             system: {
                 query: expand_query(texts[query], row["text"]) if row["number"] else texts[query]
-                for query, row in own.items()
+                for query, row in choice.items()
             }
-            for system, own in chosen.items()
+            for system, choice in chosen.items()
         }
         lengths.append(
             {
                 "generator": generator,
                 "words": {
-                    system: float(np.mean([len(text.split()) for text in own.values()])) if own else 0.0
-                    for system, own in issued.items()
+                    system: float(np.mean([len(text.split()) for text in choice.values()])) if choice else 0.0
+                    for system, choice in issued.items()
                 },
             }
         )
@@ -72,13 +72,17 @@ def study(
                 "rows": [
                     {"system": "BM25", "text": texts[query], "rank": plain.get(query)},
                     *(
-                        {"system": system, "text": issued[system][query], "rank": of[own[query]["doc_id"]]}
-                        for system, own in chosen.items()
+                        {
+                            "system": system,
+                            "text": issued[system][query],
+                            "rank": rank_of[choice[query]["doc_id"]],
+                        }
+                        for system, choice in chosen.items()
                     ),
                 ],
                 "passage": passage,
             }
-            for query, answers, passage in _examples(data, asked, chosen, of, systems, plain)
+            for query, answers, passage in _examples(data, queries, chosen, rank_of, systems, plain)
         ]
     words = [len(text.split()) for text in texts.values()]
     write_json(out / STUDY, {"question": float(np.mean(words)), "lengths": lengths, "cases": cases})
@@ -96,7 +100,7 @@ def _plain_ranks(data: Path, lexical: Path, split: str, by_answer: bool) -> dict
 
 def _examples(
     data: Path,
-    asked: pa.Table,
+    queries: pa.Table,
     chosen: dict[str, dict[str, Any]],
     ranks: dict[str, int | None],
     systems: dict[str, Path],
@@ -107,21 +111,21 @@ def _examples(
     first, last = chosen[names[0]], chosen[names[-1]]
 
     def gain(query: str) -> float:
-        before, after = (ranks[own[query]["doc_id"]] for own in (first, last))
+        before, after = (ranks[choice[query]["doc_id"]] for choice in (first, last))
         return (1 / after if after else 0.0) - (1 / before if before else 0.0)
 
     def hard(query: str) -> int:
         return plain.get(query) or 10**6
 
-    there = sorted(first.keys() & last.keys(), key=lambda query: (-gain(query), -hard(query), query))
-    won = [query for query in there[:WON] if gain(query) > 0]
-    lost = [query for query in reversed(there[-LOST:]) if gain(query) < 0]
-    answers = dict(zip(asked["query_id"].to_pylist(), asked["answers"].to_pylist(), strict=True))
+    ordered = sorted(first.keys() & last.keys(), key=lambda query: (-gain(query), -hard(query), query))
+    won = [query for query in ordered[:WON] if gain(query) > 0]
+    lost = [query for query in reversed(ordered[-LOST:]) if gain(query) < 0]
+    answers = dict(zip(queries["query_id"].to_pylist(), queries["answers"].to_pylist(), strict=True))
     examples = []
     for query in [*won, *lost]:
-        system, own = (names[-1], last) if query in won else (names[0], first)
-        at = [("query_id", "=", query), ("rank", "=", ranks[own[query]["doc_id"]])]
-        document = read(systems[system] / "ranking.parquet", RANKING, filters=at)["doc_id"].to_pylist()
+        system, choice = (names[-1], last) if query in won else (names[0], first)
+        filters = [("query_id", "=", query), ("rank", "=", ranks[choice[query]["doc_id"]])]
+        document = read(systems[system] / "ranking.parquet", RANKING, filters=filters)["doc_id"].to_pylist()
         passage = records(data / "documents.parquet", "doc_id", document)
         examples.append((query, answers[query], next(iter(passage.values()), None)))
     return examples

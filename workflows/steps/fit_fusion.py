@@ -67,7 +67,7 @@ def fit_fusion(
             order = measured["query_id"].to_pylist()
             progress.add(1)
     by_query, half = np.stack(values), np.array([_half(query) for query in order], int)
-    by_half = [_best(trials, by_query[:, half != own]) for own in (0, 1)]
+    by_half = [_best(trials, by_query[:, half != number]) for number in (0, 1)]
     _write_halves(out, paths, query_ids_of(data, [split]), by_half, lexical)
     chosen = _best(trials, by_query)
     means = by_query.mean(1).tolist() if order else []
@@ -102,19 +102,19 @@ def _best(trials: list[FusionConfig], values: npt.NDArray[np.float64]) -> Fusion
 def _write_halves(
     out: Path, paths: list[Path], queries: pa.Array, by_half: list[FusionConfig], lexical: Sequence[int]
 ) -> None:
-    """Write `ranking.parquet`: the queries' rankings fused, each half of the queries in its own way."""
+    """Write `ranking.parquet`: the queries' rankings fused, each half of the queries by its own config."""
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
         for tables in side_by_side(paths, RANKING, queries):
-            for own, how in enumerate(by_half):
-                parts = [table.filter(_of_half(table, own)) for table in tables]
-                writer.write_table(fuse(parts, how, lexical=lexical))
+            for number, config in enumerate(by_half):
+                parts = [table.filter(_of_half(table, number)) for table in tables]
+                writer.write_table(fuse(parts, config, lexical=lexical))
 
 
 def _of_half(table: pa.Table, half: int) -> pa.Array:
-    """Which rows of a ranking are of the queries of a half."""
+    """Return which rows of a ranking belong to the queries of a half."""
     names = table["query_id"].combine_chunks().dictionary_encode()
-    own = [name for name in names.dictionary.to_pylist() if _half(name) == half]
-    return pc.is_in(table["query_id"], value_set=pa.array(own, TEXT))
+    in_half = [name for name in names.dictionary.to_pylist() if _half(name) == half]
+    return pc.is_in(table["query_id"], value_set=pa.array(in_half, TEXT))
 
 
 def _trials(config: FusionConfig, weights: Sequence[float], constants: Sequence[float]) -> list[FusionConfig]:

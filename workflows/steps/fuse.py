@@ -37,15 +37,15 @@ def fuse(
     `config` may be the artifact of `fit_fusion`, which chose one. `lexical` are the numbers, from 0, of the rankings
     that BM25 made.
     """
-    wanted = query_ids_of(data, [split])
+    of_split = query_ids_of(data, [split])
     paths = [path / "ranking.parquet" for path in rankings]
-    how, found = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
+    fusion_config, counts = config if isinstance(config, FusionConfig) else fusion.fitted(config), Counter[str]()
     with replacing(out / "ranking.parquet") as to, pq.ParquetWriter(to, RANKING) as writer:
-        for tables in side_by_side(paths, RANKING, wanted):
-            fused = fusion.fuse(tables, how, lexical=lexical)
+        for tables in side_by_side(paths, RANKING, of_split):
+            fused = fusion.fuse(tables, fusion_config, lexical=lexical)
             writer.write_table(fused)
-            found.update(queries=len(pc.unique(fused["query_id"])), rows=len(fused))
-    return {"queries": found["queries"], "rows": found["rows"]}
+            counts.update(queries=len(pc.unique(fused["query_id"])), rows=len(fused))
+    return {"queries": counts["queries"], "rows": counts["rows"]}
 
 
 @Description(part="search", version=3)
@@ -65,9 +65,9 @@ def fuse_expansions(
 
     The rankings are read a piece at a time, that of expansions cut where a query's end.
     """
-    wanted = query_ids_of(data, [split])
+    of_split = query_ids_of(data, [split])
     expansions = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "query_id", "number"])
-    expansions = expansions.filter(pc.is_in(expansions["query_id"], value_set=wanted))
+    expansions = expansions.filter(pc.is_in(expansions["query_id"], value_set=of_split))
     names = expansions["doc_id"].combine_chunks()
     rest, rows = RANKING.append(pa.field("number", pa.int32())).empty_table(), 0
     fused = pa.chunked_array([], TEXT)
@@ -75,10 +75,10 @@ def fuse_expansions(
         for piece in chain(pieces(ranking / "ranking.parquet", RANKING), [None]):
             last = pa.array(np.zeros(len(rest), bool))
             if piece is not None:
-                at = pc.index_in(piece["query_id"], value_set=names)
-                own, at = piece.filter(pc.is_valid(at)), at.drop_null()
-                own = own.set_column(0, "query_id", expansions["query_id"].take(at))
-                rest = pa.concat_tables([rest, own.append_column("number", expansions["number"].take(at))])
+                places = pc.index_in(piece["query_id"], value_set=names)
+                part, places = piece.filter(pc.is_valid(places)), places.drop_null()
+                part = part.set_column(0, "query_id", expansions["query_id"].take(places))
+                rest = pa.concat_tables([rest, part.append_column("number", expansions["number"].take(places))])
                 if not len(rest):
                     continue
                 last = pc.equal(rest["query_id"], rest["query_id"][-1])  # it may continue in the next piece
@@ -86,7 +86,7 @@ def fuse_expansions(
             table = fusion.fuse_lists(done.select(RANKING.names), done["number"].to_numpy(), config)
             writer.write_table(table)
             fused, rows = pa.chunked_array([*fused.chunks, pc.unique(table["query_id"])], TEXT), rows + len(table)
-        lacking = wanted.filter(pc.invert(pc.is_in(wanted, value_set=fused)))
+        lacking = of_split.filter(pc.invert(pc.is_in(of_split, value_set=fused)))
         for piece in pieces(otherwise / "ranking.parquet", RANKING):
             writer.write_table(piece.filter(pc.is_in(piece["query_id"], value_set=lacking)))
     return {"queries": len(fused), "rows": rows}

@@ -42,9 +42,9 @@ def gate(
     A closed gate says so in one line that ends with what would change that.
     """
     _refuses(data, split)
-    asked = query_ids_of(data, [split])
+    queries = query_ids_of(data, [split])
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-    before = of_queries(ranking / "ranking.parquet", RANKING, asked)
+    before = of_queries(ranking / "ranking.parquet", RANKING, queries)
     decision = decide(before, read(reranked / "ranking.parquet", RANKING), qrels, measure, config)
     write_decision(out, decision)
     if decision["open"]:

@@ -59,64 +59,64 @@ def rank_from_file(
     path, drop = config.files()[config.path], config.unknown == "drop"
     if not path.exists():
         raise UserError(f"{path}: there is no such file", code="missing-file")
-    own, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
-    asked, known = own["query_id"].combine_chunks(), everything["query_id"].to_pylist()
+    queries, everything = queries_of(data, [split], NAMED), read(data / "queries.parquet", QUERIES, columns=NAMED)
+    query_ids, all_ids = queries["query_id"].combine_chunks(), everything["query_id"].to_pylist()
     if _ending(path) in (".json", ".jsonl"):
-        by_text = _by_text(own)
+        by_text = _by_text(queries)
         by_text = {text: names[:1] for text, names in _by_text(everything).items()} | by_text
         table, without = _of_dpr(path, by_text, drop=drop)
     else:
         table, without = read_ranking(path), 0
     if config.ids is not None:
         table = _in_form(table, config.ids, path)
-    there = set(table["query_id"].to_pylist())
-    if (unknown := there - set(known)) and not drop:
+    ranked = set(table["query_id"].to_pylist())
+    if (unknown := ranked - set(all_ids)) and not drop:
         more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
-        told = other_form(min(unknown), set(known).__contains__)
+        advice = other_form(min(unknown), set(all_ids).__contains__)
         raise UserError(
-            f"{path}: query {min(unknown)} is none of the collection's{more}; {told or DROP}", code="unknown-query"
+            f"{path}: query {min(unknown)} is none of the collection's{more}; {advice or DROP}", code="unknown-query"
         )
-    table = table.filter(pc.is_in(table["query_id"], asked))
+    table = table.filter(pc.is_in(table["query_id"], query_ids))
     if not len(table):
         raise UserError(f"{path}: no query is of the split {split!r}")
-    rows, queries = len(table), len(pc.unique(table["query_id"]))
+    rows, ranked_of_split = len(table), len(pc.unique(table["query_id"]))
     table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
-    gone, known_not = rows - len(table), len(unknown) + without
+    dropped_rows, dropped_queries = rows - len(table), len(unknown) + without
     table = LeftOut(data)(table, k)
     write(out / "ranking.parquet", table, RANKING)
-    lost = len(asked) - len(pc.unique(table["query_id"]))
+    lost = len(query_ids) - len(pc.unique(table["query_id"]))
     return {
-        "queries": len(asked),
+        "queries": len(query_ids),
         "without_results": lost,
-        "of_other_splits": len(there) - len(unknown) - queries,
-        **({"dropped_queries": known_not, "dropped_documents": gone} if drop else {}),
-        **_note(lost, len(asked), split, gone, rows),
+        "of_other_splits": len(ranked) - len(unknown) - ranked_of_split,
+        **({"dropped_queries": dropped_queries, "dropped_documents": dropped_rows} if drop else {}),
+        **_note(lost, len(query_ids), split, dropped_rows, rows),
     }
 
 
 def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: bool) -> pa.Table:
-    """A ranking of the collection's documents: without the others, and ranked from 1 again, where these are dropped."""
+    """Check that a ranking's documents are the collection's. With `drop`, leave out the rest and rank from 1 again."""
     if drop:
         table = table.filter(pc.is_in(table["doc_id"], documents))
         if not len(table):
             raise UserError(f"{path}: none of its documents is the collection's: are its ids others?")
         ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
-        at = table.column_names.index("rank")
-        table = table.set_column(at, RANKING.field("rank"), pa.array(ranks, pa.int32()))
+        index = table.column_names.index("rank")
+        table = table.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32()))
     try:
-        rows_of(table["doc_id"], documents, what=str(path))
+        rows_of(table["doc_id"], documents, source=str(path))
     except ValueError as error:
         missing = table["doc_id"].filter(pc.invert(pc.is_in(table["doc_id"], documents)))[0].as_py()
-        told = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)
-        raise UserError(f"{error}, of which it must be a ranking; {told or DROP}", code="unknown-document") from None
+        advice = other_form(missing, lambda name: pc.index(documents, pa.scalar(name, TEXT)).as_py() >= 0)
+        raise UserError(f"{error}, of which it must be a ranking; {advice or DROP}", code="unknown-document") from None
     return table
 
 
 def _in_form(table: pa.Table, form: Form, path: Path) -> pa.Table:
-    """A ranking whose ids are in a Unicode form. UserError where two of a query's documents are one there."""
+    """Convert a ranking's ids to a Unicode form. UserError if two of a query's documents become the same."""
     for name in ("query_id", "doc_id"):
-        at = table.column_names.index(name)
-        table = table.set_column(at, RANKING.field(name), pc.utf8_normalize(table[name], form))
+        index = table.column_names.index(name)
+        table = table.set_column(index, RANKING.field(name), pc.utf8_normalize(table[name], form))
     pairs = table.group_by(["query_id", "doc_id"]).aggregate([([], "count_all")])
     if len(pairs) < len(table):
         twice = pairs.filter(pc.greater(pairs["count_all"], 1)).to_pylist()[0]
@@ -124,17 +124,19 @@ def _in_form(table: pa.Table, form: Form, path: Path) -> pa.Table:
     return table
 
 
-def _note(lost: int, asked: int, split: str, gone: int, rows: int) -> dict[str, str]:
-    """What a reader of the file's row must know; nothing where it is whole."""
-    said = []
+def _note(lost: int, queries: int, split: str, dropped: int, rows: int) -> dict[str, str]:
+    """Return what a reader of the file's row must know, or nothing if the file is whole."""
+    sentences = []
     if lost:
-        said.append(
-            f"The file has no results for {lost:,} of the {asked:,} queries of {split}, which count 0 in its row and "
+        sentences.append(
+            f"The file has no results for {lost:,} of the {queries:,} queries of {split}, which count 0 in its row and "
             "wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
         )
-    if gone:
-        said.append(f"{gone:,} of its {rows:,} rows are of documents that the collection has not, and were dropped.")
-    return {"note": " ".join(said)} if said else {}
+    if dropped:
+        sentences.append(
+            f"{dropped:,} of its {rows:,} rows are of documents that the collection has not, and were dropped."
+        )
+    return {"note": " ".join(sentences)} if sentences else {}
 
 
 def _plain(question: str) -> str:
@@ -148,11 +150,11 @@ def _ending(path: Path) -> str:
 
 
 def _by_text(queries: pa.Table) -> dict[str, list[str]]:
-    """The ids of the queries that have a text."""
-    found: dict[str, list[str]] = {}
+    """Return the ids of the queries, by text."""
+    ids: dict[str, list[str]] = {}
     for name, text in zip(*queries.to_pydict().values(), strict=True):
-        found.setdefault(_plain(text), []).append(name)
-    return found
+        ids.setdefault(_plain(text), []).append(name)
+    return ids
 
 
 def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[pa.Table, int]:
@@ -183,8 +185,8 @@ def _of_dpr(path: Path, by_text: dict[str, list[str]], *, drop: bool) -> tuple[p
 
 
 def _document(context: Any, place: str) -> str:
-    """The id of a context as DPR's passages have it."""
-    found = passage_id(context)
-    if found is None:
+    """Return the id of a context as DPR's passages have it."""
+    doc_id = passage_id(context)
+    if doc_id is None:
         raise UserError(f"{place}: a context has none of {listing(IDS)}")
-    return found
+    return doc_id

@@ -55,16 +55,16 @@ def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
         if not documents.rows:
             raise UserError(f"format {source.format}: no documents" + (" are left" if dropped.counts else ""))
 
-        def asked() -> Iterator[Query | Bad]:
+        def read_queries() -> Iterator[Query | Bad]:
             return drawn.of(source.read_queries())
 
-        queries = _write(out / "queries.parquet", QUERIES, asked, _asked_again, dropped, progress)
+        queries = _write(out / "queries.parquet", QUERIES, read_queries, _asked_again, dropped, progress)
 
         def fitting() -> Iterator[Judgement | Bad]:
             return _fitting(drawn.of(source.read_qrels()), documents, queries, source)
 
         qrels = _write(out / "qrels.parquet", QRELS, fitting, _judged_again, dropped, progress)
-        own = _own_documents(out, source)
+        self_documents = _own_documents(out, source)
         labels: dict[str, Any] = {}
         if isinstance(source, LabelledSource):
             read = source.read_examples
@@ -80,12 +80,21 @@ def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
     return {
         "documents": documents.rows,
         "queries": dict(queries.splits),
-        "judgements": dict(qrels.splits - own.judgements),
+        "judgements": dict(qrels.splits - self_documents.judgements),
         "mean_words": {"documents": documents.mean_words(), "queries": queries.mean_words()},
         "dropped": dropped.summary(),
-        **_note(dropped.note(), _partly(documents.rows, drawn.read), _trained_on(out / "queries.parquet"), own.note),
-        **({"own_documents": own.queries} if own.queries else {}),
-        **({"undecided": own.note} if own.queries and own.note and source.own_document is None else {}),
+        **_note(
+            dropped.note(),
+            _partly(documents.rows, drawn.read),
+            _trained_on(out / "queries.parquet"),
+            self_documents.note,
+        ),
+        **({"own_documents": self_documents.queries} if self_documents.queries else {}),
+        **(
+            {"undecided": self_documents.note}
+            if self_documents.queries and self_documents.note and source.own_document is None
+            else {}
+        ),
         **({"of_documents": drawn.read} if documents.rows < drawn.read else {}),
         **labels,
         **source.about(),
@@ -103,7 +112,7 @@ class _Own(NamedTuple):
 
 
 def _own_documents(out: Path, source: Source) -> _Own:
-    """Write down which documents the queries are themselves, and take their own judgements out if they are left out."""
+    """Write which documents the queries are themselves. If these are left out, drop their judgements too."""
 
     def rows(name: str, schema: pa.Schema, *columns: str) -> Iterator[Any]:
         for piece in pieces(out / f"{name}.parquet", schema, columns=columns, rows=ROWS):
@@ -113,34 +122,34 @@ def _own_documents(out: Path, source: Source) -> _Own:
         return (row[:2] for row in rows("qrels", QRELS, "query_id", "doc_id", "relevance") if row[2] > 0)
 
     decision = source.own_document
-    found = own_documents.find(
+    pairs = own_documents.find(
         lambda: rows("queries", QUERIES, "query_id", "text"),
         rows("documents", DOCUMENTS, *DOCUMENTS.names),
         relevant,
         decision,
     )
-    own_documents.save(found, out, decision)
-    queries, total = len({one.query_id for one in found}), pq.read_metadata(out / "queries.parquet").num_rows
+    own_documents.save(pairs, out, decision)
+    queries, total = len({pair.query_id for pair in pairs}), pq.read_metadata(out / "queries.parquet").num_rows
     if decision is None:
-        return _Own(queries, Counter(), own_documents.remark(found, total))
+        return _Own(queries, Counter(), own_documents.remark(pairs, total))
     if decision == "keep":
         return _Own(queries, Counter(), "")
-    judged = {one.query_id for one in found if one.judged}
-    gone = Counter[str]()
+    judged = {pair.query_id for pair in pairs if pair.judged}
+    removed = Counter[str]()
     if judged:
         qrels = read(out / "qrels.parquet", QRELS)
         itself = pc.equal(qrels["query_id"], qrels["doc_id"])
         itself = pc.and_(itself, pc.is_in(qrels["query_id"], value_set=pa.array(judged, TEXT)))
-        gone.update(qrels.filter(itself)["split"].to_pylist())
+        removed.update(qrels.filter(itself)["split"].to_pylist())
         write(out / "qrels.parquet", qrels.filter(pc.invert(itself)), QRELS)
-    told = f"own_document: {decision}: "
+    beginning = f"own_document: {decision}: "
     if total and not queries:
-        return _Own(0, gone, f"{told}no query is a document of the collection, so nothing is left out")
-    if gone:
-        count = "1 judgement" if gone.total() == 1 else f"{gone.total():,} judgements"
-        does = "does" if gone.total() == 1 else "do"
-        return _Own(queries, gone, f"{told}{count} of a query's own document {does} not count")
-    return _Own(queries, gone, "")
+        return _Own(0, removed, f"{beginning}no query is a document of the collection, so nothing is left out")
+    if removed:
+        count = "1 judgement" if removed.total() == 1 else f"{removed.total():,} judgements"
+        does = "does" if removed.total() == 1 else "do"
+        return _Own(queries, removed, f"{beginning}{count} of a query's own document {does} not count")
+    return _Own(queries, removed, "")
 
 
 class Dropped:
@@ -160,16 +169,16 @@ class Dropped:
         if len(examples) < SHOWN:
             examples.append(bad.id or bad.place)
 
-    def update(self, other: "Dropped") -> None:
+    def update(self, dropped: "Dropped") -> None:
         """Add the counts of another pass."""
-        self.counts += other.counts
-        for reason, examples in other.examples.items():
+        self.counts += dropped.counts
+        for reason, examples in dropped.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *examples][:SHOWN]
 
     def note(self) -> str:
-        """What a reader of the results must know, where records were dropped; else empty."""
-        each = "; ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
-        return f"on_bad: drop left out {self.counts.total():,} records ({each})" if each else ""
+        """Return what a reader of the results must know if records were dropped, else an empty text."""
+        reasons = "; ".join(f"{count:,}: {reason}" for reason, count in self.counts.items())
+        return f"on_bad: drop left out {self.counts.total():,} records ({reasons})" if reasons else ""
 
     def summary(self) -> dict[str, Any]:
         """Counts and a few ids, by reason."""
@@ -177,8 +186,8 @@ class Dropped:
 
 
 def _note(*notes: str) -> dict[str, str]:
-    told = "; ".join(filter(None, notes))
-    return {"note": told} if told else {}
+    note = "; ".join(filter(None, notes))
+    return {"note": note} if note else {}
 
 
 def _partly(kept: int, read: int) -> str:
@@ -192,16 +201,18 @@ def _partly(kept: int, read: int) -> str:
 
 
 def _trained_on(queries: Path) -> str:
-    """How many queries of other splits have the text of a training query, under another id; empty where none has."""
+    """Count the queries of other splits that have the text of a training query. Empty if there are none."""
     hashes: dict[str, array[int]] = {}
     with pq.ParquetFile(queries) as file:
         for batch in file.iter_batches(ROWS, columns=["split", "text"]):
             for split, text in zip(*batch.to_pydict().values(), strict=True):
                 hashes.setdefault(split, array("q")).append(hash(text))
     train = np.unique(np.array(hashes.pop("train", array("q")), dtype=np.int64))
-    found = {split: int(np.isin(np.array(own), train).sum()) for split, own in hashes.items()}
-    told = [f"{count:,} of the {len(hashes[split]):,} of {split}" for split, count in found.items() if count]
-    return f"queries with the text of a training query, which flatters what is trained: {listing(told)}" if told else ""
+    counts = {split: int(np.isin(np.array(values), train).sum()) for split, values in hashes.items()}
+    parts = [f"{count:,} of the {len(hashes[split]):,} of {split}" for split, count in counts.items() if count]
+    return (
+        f"queries with the text of a training query, which flatters what is trained: {listing(parts)}" if parts else ""
+    )
 
 
 class Written:
@@ -240,12 +251,12 @@ class Written:
         return frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
 
     def find(self, ids: Iterable[str]) -> np.ndarray:
-        """The place of each id in order of hashes, -1 for an id that is not there."""
-        wanted = np.fromiter(map(hash, ids), dtype=np.int64)
+        """Return the place of each id in order of hashes, -1 for an id that is missing."""
+        sought = np.fromiter(map(hash, ids), dtype=np.int64)
         if not self.rows:
-            return np.full(len(wanted), -1)
-        at = np.minimum(np.searchsorted(self._in_order, wanted), self.rows - 1)
-        return np.where(self._in_order[at] == wanted, at, -1)
+            return np.full(len(sought), -1)
+        places = np.minimum(np.searchsorted(self._in_order, sought), self.rows - 1)
+        return np.where(self._in_order[places] == sought, places, -1)
 
     def has(self, name: str) -> bool:
         """Whether an id is there."""
@@ -348,8 +359,8 @@ def _asked_again(before: Query, record: Query) -> Bad | None:
         detail = f"{record.split} here, {before.split} at {before.place}"
         return Bad("query in two splits", record.place, detail, record.query_id)
     if (before.text, before.answers) != (record.text, record.answers):
-        other = "text" if before.text != record.text else "answers"
-        detail = f"with another {other} at {before.place}" if other == "text" else f"other answers at {before.place}"
+        field = "text" if before.text != record.text else "answers"
+        detail = f"with another {field} at {before.place}" if field == "text" else f"other answers at {before.place}"
         return Bad("duplicate query id", record.place, detail, record.query_id)
     return None
 
@@ -368,7 +379,9 @@ def _labelled_again(before: Example, record: Example) -> Bad:
 def _fitting(
     records: Iterator[Judgement | Bad], documents: Written, queries: Written, source: Source
 ) -> Iterator[Judgement | Bad]:
-    """The judgements; those whose document or query is not there, or is of another split, are bad."""
+    """Yield the judgements. A judgement is bad if its query or document is missing, or if its query is of another
+    split.
+    """
     strange_queries = strange_documents = True  # none of those that were named so far is there
     while batch := list(islice(records, ROWS)):
         good = [record for record in batch if isinstance(record, Judgement)]
@@ -382,41 +395,41 @@ def _fitting(
             if isinstance(record, Bad):
                 yield record
                 continue
-            asked, judged = next(rows)
-            if asked < 0:
-                why = other_form(record.query_id, queries.has) or why_queries
-                yield Bad("judgement of a missing query", record.place, why, record.query_id)
-            elif judged < 0:
-                why = other_form(record.doc_id, documents.has) or why_documents
-                yield Bad("judgement of a missing document", record.place, why, record.doc_id)
-            elif queries.split(asked) != record.split:
-                detail = f"{record.split} here, {queries.split(asked)} before"
+            query, document = next(rows)
+            if query < 0:
+                cause = other_form(record.query_id, queries.has) or why_queries
+                yield Bad("judgement of a missing query", record.place, cause, record.query_id)
+            elif document < 0:
+                cause = other_form(record.doc_id, documents.has) or why_documents
+                yield Bad("judgement of a missing document", record.place, cause, record.doc_id)
+            elif queries.split(query) != record.split:
+                detail = f"{record.split} here, {queries.split(query)} before"
                 yield Bad("query in two splits", record.place, detail, record.query_id)
             else:
                 yield record
 
 
 def _strange(column: str, source: Source) -> str:
-    """What may be the cause where judgements name nothing that is there."""
+    """Explain a possible cause if judgements name no record of the collection."""
     records: Iterator[Any] = source.read_documents() if column == "doc_id" else source.read_queries()
     first = next((getattr(record, column) for record in records if not isinstance(record, Bad)), None)
-    what = "documents" if column == "doc_id" else "queries"
-    called = f"there are no {what}" if first is None else f"the {what} are called such as {first!r}"
+    noun = "documents" if column == "doc_id" else "queries"
+    called = f"there are no {noun}" if first is None else f"the {noun} are called such as {first!r}"
     key = source.key_of(column)
-    asked = f"; is `{key}` the right column?" if key else ""
-    return f"nor is any other there that a judgement names; {called}{asked}"
+    question = f"; is `{key}` the right column?" if key else ""
+    return f"nor is any other there that a judgement names; {called}{question}"
 
 
 def _offered(records: Iterator[GivenGroup | Bad], documents: Written, queries: Written) -> Iterator[GivenGroup | Bad]:
-    """The rows of training data; those whose query or a document of which is not there are bad."""
+    """Yield the rows of training data. A row is bad if its query or a document is missing."""
     for record in records:
         if isinstance(record, Bad):
             yield record
-        elif (asked := queries.find([record.query_id])[0]) < 0:
-            why = other_form(record.query_id, queries.has)
-            yield Bad("group of a missing query", record.place, why, record.query_id)
-        elif queries.split(asked) != record.split:
-            detail = f"{record.split} here, {queries.split(asked)} before"
+        elif (query := queries.find([record.query_id])[0]) < 0:
+            cause = other_form(record.query_id, queries.has)
+            yield Bad("group of a missing query", record.place, cause, record.query_id)
+        elif queries.split(query) != record.split:
+            detail = f"{record.split} here, {queries.split(query)} before"
             yield Bad("query in two splits", record.place, detail, record.query_id)
         elif (places := documents.find(record.doc_ids)).min(initial=0) < 0:
             missing = record.doc_ids[int(places.argmin())]

@@ -164,23 +164,23 @@ class _Indexing:
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         file = pq.ParquetFile(self._documents)
-        total, taken, blank = file.metadata.num_rows, 0, 0
+        total, added, blank = file.metadata.num_rows, 0, 0
         with (
             file,
             Progress(path.parent, total, "documents") as progress,
             lucene.IndexWriter(path, self._analysis, threads=self._threads, vectors=self._vectors) as writer,
         ):
             for documents, blanks in _ahead(_documents(file)):
-                taken += writer.add(documents)
+                added += writer.add(documents)
                 blank += blanks
                 progress.add(len(documents))
         lucene_ids.write(path)
         with closing(Searcher(path, self._analysis, k1=0.9, b=0.4, threads=1)) as searcher:
-            there = len(searcher)
-        if not there == taken == total - blank:  # Anserini logs what goes wrong and carries on
-            raise RuntimeError(f"Lucene indexed {there} of {total - blank} documents; its messages are in the log")
-        about = {"documents": total, "blank": blank, "analysis": self._analysis.model_dump(mode="json")}
-        write_json(path / ABOUT, about)
+            indexed = len(searcher)
+        if not indexed == added == total - blank:  # Anserini logs what goes wrong and carries on
+            raise RuntimeError(f"Lucene indexed {indexed} of {total - blank} documents; its messages are in the log")
+        details = {"documents": total, "blank": blank, "analysis": self._analysis.model_dump(mode="json")}
+        write_json(path / ABOUT, details)
 
 
 def _documents(file: pq.ParquetFile) -> Iterator[tuple[list[str], int]]:
@@ -225,7 +225,7 @@ class _Retrieval:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         queries, most = self._queries[task["start"] : task["stop"]], self._k + self._left_out.most
         doc_ids, scores = zip(*self._searcher.search(queries["text"].to_pylist(), most), strict=True)
-        lengths = [len(one) for one in scores]
+        lengths = [len(of_query) for of_query in scores]
         columns = [
             queries["query_id"].take(np.repeat(np.arange(len(queries)), lengths)),
             pa.chunked_array(doc_ids, RANKING.field("doc_id").type),

@@ -38,23 +38,23 @@ class Sampler(FunctionRef):
     def drawn(
         self, scores: np.ndarray, count: int, rng: np.random.Generator, positive: float, **visit: int
     ) -> np.ndarray:
-        """int64 positions of at most `count` different candidates; UserError where the function returns others."""
-        at = np.asarray(self.called(scores, count, rng, positive, **visit))
-        if not at.size:
+        """Choose positions (int64) of at most `count` distinct candidates. UserError for any other result."""
+        positions = np.asarray(self.called(scores, count, rng, positive, **visit))
+        if not positions.size:
             return np.zeros(0, np.int64)
-        got = ""
-        if at.ndim != 1 or not np.issubdtype(at.dtype, np.integer):
-            got = f"an array of {at.dtype}, shape {at.shape}"
-        elif len(at) > count or len(np.unique(at)) < len(at):
-            got = f"{len(at)} positions, {len(np.unique(at))} different"
-        elif at.min() < 0 or at.max() >= len(scores):
-            got = f"positions from {at.min()} to {at.max()}"
-        if got:
+        complaint = ""
+        if positions.ndim != 1 or not np.issubdtype(positions.dtype, np.integer):
+            complaint = f"an array of {positions.dtype}, shape {positions.shape}"
+        elif len(positions) > count or len(np.unique(positions)) < len(positions):
+            complaint = f"{len(positions)} positions, {len(np.unique(positions))} different"
+        elif positions.min() < 0 or positions.max() >= len(scores):
+            complaint = f"positions from {positions.min()} to {positions.max()}"
+        if complaint:
             raise UserError(
-                f"{self.function} returned {got}; accepted: at most {count} different whole numbers from 0 to "
+                f"{self.function} returned {complaint}; accepted: at most {count} different whole numbers from 0 to "
                 f"{len(scores) - 1}, the positions of candidates"
             )
-        return at.astype(np.int64)
+        return positions.astype(np.int64)
 
 
 class MineConfig(Config):
@@ -75,7 +75,7 @@ class MineConfig(Config):
     """`judged` leaves out queries without a relevant document, as AR2's paper does. `answering` gives those the first
     document of this ranking, as far as it is read (`depth`), that bears an answer; AR2's public code does so once,
     before the game."""
-    given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda given: given is None)
+    given: Literal["negatives", "scores"] | None = Field(None, exclude_if=lambda value: value is None)
     """For a source of training data (`tevatron`, `flagembedding`, `sentence_transformers`). `negatives` are drawn from
     those that it offers each query instead of a ranking, in its order, with scores of 0, -1, -2 ...; where it offers
     fewer, the others are random documents. With `scores` its teacher's scores come along: a group is then smaller where
@@ -97,7 +97,7 @@ class MineConfig(Config):
 
 
 def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> None:
-    """A split that nothing can be learnt from, and negatives that the source does not give."""
+    """Refuse a split without anything to learn from, and negatives that the source does not give."""
     if gate is not None and not is_open(gate):
         return
     if config.given is not None and not (data / "given.parquet").exists():
@@ -107,19 +107,19 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
         )
     names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
-        what = "negatives with scores" if config.given == "scores" else "negatives"
+        missing = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(
-            f"mine: given: {config.given}: no query of {split!r} is given {what}; accepted: null, or others"
+            f"mine: given: {config.given}: no query of {split!r} is given {missing}; accepted: null, or others"
         )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
         raise UserError(f"no query of the split {split!r} has a relevant document")
 
 
 def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
-    """Whether the source gives some of these queries candidates, with scores where they are wanted."""
+    """Check whether the source gives some of these queries candidates, with scores if `scored`."""
     for table in pieces(path, GIVEN):
-        own = pc.is_in(table["query_id"], value_set=queries)
-        if pc.any(pc.and_(own, pc.is_valid(table["teacher"])) if scored else own).as_py():
+        of_split = pc.is_in(table["query_id"], value_set=queries)
+        if pc.any(pc.and_(of_split, pc.is_valid(table["teacher"])) if scored else of_split).as_py():
             return True
     return False
 
@@ -189,7 +189,7 @@ def mine(
 
 
 def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
-    """Where groups are other than asked for."""
+    """Explain how groups differ from what the config requests."""
     wanted, scored = groups * config.negatives, config.given == "scores"
     few = f"{filled:,} of {wanted:,} negatives are random documents, as the"
     if filled and config.given is not None:
@@ -198,12 +198,12 @@ def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: i
         yield f"{few} ranking has too few candidates (`depth`)."
     if short:
         wanted += 0 if scored else groups * config.random
-        why = "source has too few with scores" if scored else "collection has too few documents"
-        yield f"{short:,} of {wanted:,} negatives are missing, as the {why}."
+        reason = "source has too few with scores" if scored else "collection has too few documents"
+        yield f"{short:,} of {wanted:,} negatives are missing, as the {reason}."
     if pool.left_out:
         which = "1 query has" if pool.left_out == 1 else f"{pool.left_out:,} queries have"
-        what = "negative with a score" if scored else "candidate"
-        yield f"{which} no {what}, and no part in it."
+        noun = "negative with a score" if scored else "candidate"
+        yield f"{which} no {noun}, and no part in it."
 
 
 class _Ranked(NamedTuple):
@@ -257,21 +257,24 @@ class _Pool:
         return without
 
     def _read(self, ranking: Path) -> dict[int, _Ranked]:
-        """What the ranking has of each query row, to the depth asked for and as many positives more; of a screened one
-        all, as what was removed stands between. Ids are numbers as soon as they are read."""
+        """Read the ranking of each query row, to the configured depth and as many positives more.
+
+        A screened ranking is read whole, because removed candidates are among its first rows. Ids become numbers at
+        once.
+        """
         path = ranking / "ranking.parquet"
         most = max(map(len, self._no_negatives.values()), default=0)
-        screened, asked = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
-        further = [*([ANSWERED.field("hit")] if asked else []), *([SCREENED.field("reason")] if screened else [])]
+        screened, by_answer = "reason" in pq.read_schema(path).names, self._config.positives == "answering"
+        further = [*([ANSWERED.field("hit")] if by_answer else []), *([SCREENED.field("reason")] if screened else [])]
         parts = []
         for table in pieces(path, pa.schema([*RANKING, *further])):
             kept = table if screened else table.filter(pc.less_equal(table["rank"], self._config.depth + most))
             parts.append(
                 (
-                    rows_of(kept["query_id"], self._query_ids, what=str(ranking)),
-                    rows_of(kept["doc_id"], self._document_ids, what=str(ranking)),
+                    rows_of(kept["query_id"], self._query_ids, source=str(ranking)),
+                    rows_of(kept["doc_id"], self._document_ids, source=str(ranking)),
                     kept["score"].to_numpy(),
-                    kept["hit"].to_numpy() if asked else np.zeros(len(kept), bool),
+                    kept["hit"].to_numpy() if by_answer else np.zeros(len(kept), bool),
                     pc.equal(kept["reason"], "").to_numpy() if screened else np.ones(len(kept), bool),
                 )
             )
@@ -286,61 +289,68 @@ class _Pool:
         }
 
     def _given(self, data: Path) -> dict[int, _Ranked]:
-        """What the source gives each query: best first, by its teacher's scores where they count, else in its order.
+        """Read the candidates that the source gives each query, best first.
 
-        Only positives that the teacher has scored are positives then. UserError where it has scored nothing.
+        The order is by the teacher's scores if these count, else the source's. With scores, only documents that the
+        teacher has scored are positives. UserError if it has scored nothing.
         """
         path, scored = data / "given.parquet", self._config.given == "scores"
         candidates: dict[int, dict[int, float]] = {}
         for table in pieces(path, GIVEN):
             if scored:
-                self._offered |= set(rows_of(table["query_id"], self._query_ids, what=str(path)).tolist())
+                self._offered |= set(rows_of(table["query_id"], self._query_ids, source=str(path)).tolist())
                 table = table.filter(pc.is_valid(table["teacher"]))
-            queries = rows_of(table["query_id"], self._query_ids, what=str(path)).tolist()
+            queries = rows_of(table["query_id"], self._query_ids, source=str(path)).tolist()
             lists = table["doc_ids"].combine_chunks()
-            documents = rows_of(lists.flatten(), self._document_ids, what=str(path)).tolist()
+            documents = rows_of(lists.flatten(), self._document_ids, source=str(path)).tolist()
             teacher = flat(table["teacher"]).tolist() if scored else None
             ends = np.cumsum(lists.value_lengths().to_numpy()).tolist()
             for query, start, end in zip(queries, [0, *ends], ends, strict=False):
-                own = candidates.setdefault(query, {})
-                for at in range(start, end):
-                    own.setdefault(documents[at], teacher[at] if teacher is not None else -float(len(own)))
+                by_document = candidates.setdefault(query, {})
+                for position in range(start, end):
+                    score = teacher[position] if teacher is not None else -float(len(by_document))
+                    by_document.setdefault(documents[position], score)
         if scored:
-            self._teacher = {(query, document): s for query, own in candidates.items() for document, s in own.items()}
-            for query, own in candidates.items():
+            self._teacher = {
+                (query, document): s for query, by_document in candidates.items() for document, s in by_document.items()
+            }
+            for query, by_document in candidates.items():
                 relevant = self._positives.pop(query, np.empty(0, np.int64))
-                if len(kept := relevant[np.isin(relevant, list(own))]):
+                if len(kept := relevant[np.isin(relevant, list(by_document))]):
                     self._positives[query] = kept
-        found = {}
-        for query, own in candidates.items():
-            documents, scores = np.array(list(own), np.int64), np.array(list(own.values()), np.float32)
+        ranked = {}
+        for query, by_document in candidates.items():
+            documents, scores = np.array(list(by_document), np.int64), np.array(list(by_document.values()), np.float32)
             order = np.argsort(-scores, kind="stable")
             none = np.zeros(len(order), bool)
-            found[query] = _Ranked(documents[order], scores[order], none, ~none)
-        return found
+            ranked[query] = _Ranked(documents[order], scores[order], none, ~none)
+        return ranked
 
     def group(self, position: int, visit: int, seed: list[Any]) -> tuple[dict[str, Any], int, int]:
-        """One group as a row of the table, how many of its negatives are random for want of candidates, and how many
-        are missing: the collection has no more, or a teacher's scores count."""
+        """Draw a group as a row of the table.
+
+        Return it with the number of its negatives that are random for want of candidates, and the number that are
+        missing: the collection has no more, or a teacher's scores count.
+        """
         query = self.queries[position]
         rng = keyed_rng(*seed, "group", self._query_ids[query].as_py(), visit)
         relevant = self._positives[query]
         chosen = [int(relevant[rng.integers(len(relevant))])]
-        taken = self._taken(query)
+        excluded = self._taken(query)
         missing = 0
         if self._ranked is not None:
             ranked = self._ranked[query]
-            documents, scores = self._candidates(query, taken)
-            own = ranked.scores[self._same[ranked.documents] == self._same[chosen[0]]]
-            positive = float(own[0] if len(own) else ranked.scores[-1])
+            documents, scores = self._candidates(query, excluded)
+            positive_scores = ranked.scores[self._same[ranked.documents] == self._same[chosen[0]]]
+            positive = float(positive_scores[0] if len(positive_scores) else ranked.scores[-1])
             further = {"visit": visit} if self._visit_counts else {}
-            at = self._config.draw.drawn(scores, self._config.negatives, rng, positive, **further)
-            chosen += documents[at].tolist()
-            taken |= set(self._same[documents[at]].tolist())
-            missing = self._config.negatives - len(at)
+            drawn = self._config.draw.drawn(scores, self._config.negatives, rng, positive, **further)
+            chosen += documents[drawn].tolist()
+            excluded |= set(self._same[documents[drawn]].tolist())
+            missing = self._config.negatives - len(drawn)
         random = []
         if not self._teacher:  # who scores no random document
-            random = self._random(self._config.random + missing, taken, rng)
+            random = self._random(self._config.random + missing, excluded, rng)
             chosen += random
         filled = min(missing, len(random))
         missing += (0 if self._teacher else self._config.random) - len(random)

@@ -53,45 +53,48 @@ def pictures(
     `queries` those of the groups' queries before the training, `trained` those of the same queries by `model`.
     """
     table = first(groups / "groups.parquet", GROUPS, config.queries).combine_chunks()
-    lists = table["doc_ids"].combine_chunks()
-    offsets = np.r_[0, np.cumsum(lists.value_lengths().to_numpy())].astype(np.int64)
-    documents = rows_of(lists.flatten(), ids_of(data / "documents.parquet", "doc_id"), what=str(groups))
-    held, asked, after = DocumentVectors(vectors), QueryVectors(queries), QueryVectors(trained)
-    own = Lists(asked.rows(table["query_id"]), documents, offsets)
-    there, truth = own.mask, own.padded(_targets(table)) > 0
-    similar = _similarities(own, truth, asked, held, similarity)
-    before = _scores(own, asked, held)
-    later = _scores(own._replace(queries=after.rows(table["query_id"])), after, held)
+    ids = table["doc_ids"].combine_chunks()
+    offsets = np.r_[0, np.cumsum(ids.value_lengths().to_numpy())].astype(np.int64)
+    documents = rows_of(ids.flatten(), ids_of(data / "documents.parquet", "doc_id"), source=str(groups))
+    held, start, after = DocumentVectors(vectors), QueryVectors(queries), QueryVectors(trained)
+    lists = Lists(start.rows(table["query_id"]), documents, offsets)
+    mask, truth = lists.mask, lists.padded(_targets(table)) > 0
+    similar = _similarities(lists, truth, start, held, similarity)
+    before = _scores(lists, start, held)
+    later = _scores(lists._replace(queries=after.rows(table["query_id"])), after, held)
     heat = read_json(model / "model" / "temperature.json")["temperature"]
     shown = slice(0, config.candidates)
-    longest = int(there.sum(1).argmax())
-    one = slice(longest, longest + 1)
+    longest = int(mask.sum(1).argmax())
+    example = slice(longest, longest + 1)
 
-    predicted = {"before": softmax(before, there, heat), "after": softmax(later, there, heat)}
-    shares = {"labels": by_rank(_to_one(own.padded(_targets(table))), there)[shown]}
+    predicted = {"before": softmax(before, mask, heat), "after": softmax(later, mask, heat)}
+    shares = {"labels": by_rank(_to_one(lists.padded(_targets(table))), mask)[shown]}
     if labels is not None:
         smooth = first(labels / "groups.parquet", GROUPS, config.queries).combine_chunks()
-        shares["smoothed labels"] = by_rank(_to_one(own.padded(_targets(smooth))), there)[shown]
+        shares["smoothed labels"] = by_rank(_to_one(lists.padded(_targets(smooth))), mask)[shown]
     charts = [
         picture(
             "Similarity to what is relevant",
             "Of a query's candidates, most similar first; mean and deviation over "
             "queries. Their ranges differ from query to query.",
             "rank",
-            {"similarity": by_rank(similar, there)[shown]},
+            {"similarity": by_rank(similar, mask)[shown]},
         ),
         picture(
             "The same for one query, in one range",
             "Labels must fall soon: divided by the largest they do not, but between the least and the largest.",
             "rank",
-            {how: _one(normalised(similar[one], there[one], how), there[one])[shown] for how in ("max", "max-min")},
+            {
+                method: _one(normalised(similar[example], mask[example], method), mask[example])[shown]
+                for method in ("max", "max-min")
+            },
         ),
         picture("What is to be learned", "Shares of the target distribution, largest first.", "rank", shares),
         picture(
             "What is predicted",
             "Shares of the predicted distribution, largest first, at the temperature that was learned.",
             "rank",
-            {name: by_rank(share, there)[shown] for name, share in predicted.items()},
+            {name: by_rank(share, mask)[shown] for name, share in predicted.items()},
         ),
     ]
     write_json(out / PICTURES, charts)
@@ -121,9 +124,9 @@ def along(
             )
             for name, places in curves.items()
         }
-        about = f"{collection}, {split} split; the mean and deviation over the seeds."
-        drawn.append(picture(measure, about, axis, {name: marks for name, marks in lines.items() if marks}))
-    write_json(out / PICTURES, [one for one in drawn if one["curves"]])
+        caption = f"{collection}, {split} split; the mean and deviation over the seeds."
+        drawn.append(picture(measure, caption, axis, {name: marks for name, marks in lines.items() if marks}))
+    write_json(out / PICTURES, [chart for chart in drawn if chart["curves"]])
     return {"measures": len(drawn)}
 
 
@@ -135,26 +138,32 @@ def _to_one(targets: np.ndarray) -> np.ndarray:
     return targets / np.maximum(targets.sum(1, keepdims=True), 1e-12)
 
 
-def _one(values: np.ndarray, there: np.ndarray) -> list[Mark]:
-    """One query's numbers by rank."""
-    return [(rank, value, None) for rank, value, _ in by_rank(values, there)]
+def _one(values: np.ndarray, mask: np.ndarray) -> list[Mark]:
+    """Return a query's numbers by rank."""
+    return [(rank, value, None) for rank, value, _ in by_rank(values, mask)]
 
 
 def _similarities(
     lists: Lists, truth: np.ndarray, queries: QueryVectors, vectors: DocumentVectors, config: NeighboursConfig
 ) -> np.ndarray:
-    """(Q, N) mean similarity of each candidate to the labelled ones (Algorithm 1, line 5)."""
+    """Return the mean similarity (Q, N) of each candidate to the labelled documents (Algorithm 1, line 5)."""
     import torch
 
     from sparring.components.neighbours.smoothing import evidence
 
-    similar, documents, there = [], lists.padded(lists.documents), lists.mask
+    similar, documents, mask = [], lists.padded(lists.documents), lists.mask
     batch = contexts_per_batch(documents.shape[1])
     with torch.inference_mode():
-        for part, asked, held in context_vectors(queries, vectors, lists.queries, documents, batch):
-            right, real = torch.from_numpy(truth[part]), torch.from_numpy(there[part])
+        for part, query_vectors, document_vectors in context_vectors(queries, vectors, lists.queries, documents, batch):
+            right, real = torch.from_numpy(truth[part]), torch.from_numpy(mask[part])
             similar.append(
-                evidence(torch.from_numpy(asked).float(), torch.from_numpy(held).float(), right, real, config)
+                evidence(
+                    torch.from_numpy(query_vectors).float(),
+                    torch.from_numpy(document_vectors).float(),
+                    right,
+                    real,
+                    config,
+                )
             )
     return torch.cat(similar).double().numpy()
 

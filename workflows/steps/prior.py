@@ -60,10 +60,10 @@ def fit_prior(
         )
     query = first["query_id"].combine_chunks().dictionary_encode()
     rows, halves = query.indices.to_numpy(), np.array([keyed_int("half", name) % 2 for name in query.dictionary])
-    own, sums = halves[rows], np.zeros(len(first))
+    half_of_row, sums = halves[rows], np.zeros(len(first))
     for half in (0, 1):
-        weights = fit(features[own != half], relevant[own != half], rows[own != half])
-        sums[own == half] = _sums(features[own == half], weights)
+        weights = fit(features[half_of_row != half], relevant[half_of_row != half], rows[half_of_row != half])
+        sums[half_of_row == half] = _sums(features[half_of_row == half], weights)
     _write(out, table, sums, depth)
     weights = fit(features, relevant, rows)
     named = dict(zip([RANKER, *(prior["name"] for prior in priors)], weights.tolist(), strict=True))
@@ -73,10 +73,10 @@ def fit_prior(
 
 
 def _note(weights: dict[str, float], split: str) -> str:
-    """What a reader of a ranker's row must know."""
-    ranker, *others = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
+    """Explain a ranker's row to a reader."""
+    ranker, *priors = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
     return (
-        f"This ranker's rows are of the sum of {ranker}, {listing(others)}, with weights that the queries of {split} "
+        f"This ranker's rows are of the sum of {ranker}, {listing(priors)}, with weights that the queries of {split} "
         "chose. The ranker alone orders documents otherwise."
     )
 
@@ -97,7 +97,7 @@ def teach_with_prior(
     out: Path, machine: Machine, *, groups: Path, priors: list[Prior], weights: Path
 ) -> dict[str, Any]:
     """Write `groups.parquet` with the sums in place of the teacher's scores, which `score_groups` wrote."""
-    path, own, sums = groups / "groups.parquet", _weights(weights, priors), [np.zeros(0)]
+    path, weight_values, sums = groups / "groups.parquet", _weights(weights, priors), [np.zeros(0)]
     for piece in pieces(path, GROUPS, rows=CANDIDATES):
         lengths = pc.list_value_length(piece["doc_ids"]).to_numpy()
         pairs = pa.table(
@@ -107,7 +107,7 @@ def teach_with_prior(
                 "score": pc.list_flatten(piece["teacher"]),
             }
         )
-        sums.append(_sums(_features(pairs, priors), own))
+        sums.append(_sums(_features(pairs, priors), weight_values))
     write_lists(path, "teacher", np.concatenate(sums).astype(np.float32), out / "groups.parquet")
     return {"pairs": sum(map(len, sums))}
 
@@ -133,11 +133,11 @@ def _sums(features: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -
 
 
 def _relevant(data: Path, split: str, pairs: pa.Table) -> npt.NDArray[np.bool_]:
-    """(N,) whether the document is relevant to the query."""
+    """Return whether each document is relevant to its query: (N,)."""
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split), ("relevance", ">", 0)])
     judged = set(zip(qrels["query_id"].to_pylist(), qrels["doc_id"].to_pylist(), strict=True))
-    asked = zip(pairs["query_id"].to_pylist(), pairs["doc_id"].to_pylist(), strict=True)
-    return np.fromiter((pair in judged for pair in asked), bool, len(pairs))
+    ranked = zip(pairs["query_id"].to_pylist(), pairs["doc_id"].to_pylist(), strict=True)
+    return np.fromiter((pair in judged for pair in ranked), bool, len(pairs))
 
 
 def _weights(artifact: Path, priors: list[Prior]) -> npt.NDArray[np.float64]:

@@ -42,10 +42,10 @@ def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranki
     and then an empty one for queries that found nothing. The queries are those of `data`.
     """
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
-    asked = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
-    texts = asked["text"].take(pc.index_in(names, value_set=asked["query_id"].combine_chunks()))
+    queries = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    texts = queries["text"].take(pc.index_in(names, value_set=queries["query_id"].combine_chunks()))
     titles = pa.array([""] * len(names), TEXT)
-    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, what="expanded queries")]
+    tables = [check(pa.table([names, titles, texts], names=DOCUMENTS.names), DOCUMENTS, source="expanded queries")]
     summary = {"expansions": len(names)}
     if ranking is not None:
         passages, top = _first_passages(data, ranking, names)
@@ -62,20 +62,20 @@ def candidates_released(
 ) -> dict[str, Any]:
     """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
-    asked = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
-    asked = asked.filter(pc.is_in(asked["query_id"], value_set=pc.unique(table["query_id"])))
-    questions = [text.rstrip(" ?") for text in asked["text"].to_pylist()]
+    queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
+    queries = queries.filter(pc.is_in(queries["query_id"], value_set=pc.unique(table["query_id"])))
+    questions = [text.rstrip(" ?") for text in queries["text"].to_pylist()]
     texts = [table["text"].to_pylist(), questions]
-    names = [table["doc_id"].to_pylist(), [f"question {one}" for one in asked["query_id"].to_pylist()]]
-    of = pc.index_in(table["query_id"], value_set=asked["query_id"].combine_chunks()).to_numpy()
-    parts = [len(table) + of, np.arange(len(table))]
+    names = [table["doc_id"].to_pylist(), [f"question {name}" for name in queries["query_id"].to_pylist()]]
+    question_rows = pc.index_in(table["query_id"], value_set=queries["query_id"].combine_chunks()).to_numpy()
+    parts = [len(table) + question_rows, np.arange(len(table))]
     summary = {"expansions": len(table)}
     if ranking is not None:
         passages, top = _first_passages(data, ranking, table["doc_id"])
         for field in ("title", "text"):
             parts.append(sum(map(len, texts)) + top)
             texts.append([*passages[field].to_pylist(), ""])
-            names.append([f"{field} {one}" for one in [*passages["doc_id"].to_pylist(), "#"]])
+            names.append([f"{field} {name}" for name in [*passages["doc_id"].to_pylist(), "#"]])
         summary |= {"passages": len(passages), "found_nothing": int((top == len(passages)).sum())}
     write_array(out / PARTS, np.stack(parts, 1).astype(np.int64))
     whole = [list(chain(*names)), [""] * sum(map(len, texts)), list(chain(*texts))]
@@ -84,16 +84,19 @@ def candidates_released(
 
 
 def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> tuple[pa.Table, np.ndarray]:
-    """The passages that some expanded queries retrieve first, in the collection's order, by one pass over it; and where
-    among them that of each stands, behind all of them where it found nothing."""
+    """Read the passages that expanded queries retrieve first, in the collection's order, by one pass over it.
+
+    Return them with the place of each query's passage among them. A query that retrieved nothing has the place behind
+    all.
+    """
     columns = ["query_id", "doc_id"]
     first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
-    wanted, kept = pc.unique(first["doc_id"]), []
+    retrieved, kept = pc.unique(first["doc_id"]), []
     for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=DOCUMENTS.names):
-        kept.append(batch.filter(pc.is_in(batch["doc_id"], value_set=wanted)))
-    passages = check(pa.Table.from_batches(kept), DOCUMENTS, what="documents")
-    of = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
-    rows = pc.index_in(of, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
+        kept.append(batch.filter(pc.is_in(batch["doc_id"], value_set=retrieved)))
+    passages = check(pa.Table.from_batches(kept), DOCUMENTS, source="documents")
+    first_ids = first["doc_id"].take(pc.index_in(names, value_set=first["query_id"].combine_chunks()))
+    rows = pc.index_in(first_ids, value_set=passages["doc_id"].combine_chunks(), skip_nulls=True)
     return passages, pc.fill_null(rows, len(passages)).to_numpy().astype(np.int64)
 
 

@@ -59,8 +59,8 @@ def ranked_pairs(
     order = np.concatenate([keyed_rng(*seed, "order", visit).permutation(len(first)) for visit in range(passes)])
     with replacing(out / "groups.parquet") as path, pq.ParquetWriter(path, GROUPS) as writer:
         for start in range(0, groups, ROWS):
-            at = np.arange(start, min(start + ROWS, groups))
-            writer.write_table(_groups(first.take(pa.array(order[at])), at // len(first)))
+            numbers = np.arange(start, min(start + ROWS, groups))
+            writer.write_table(_groups(first.take(pa.array(order[numbers])), numbers // len(first)))
     return {"groups": groups, "pairs": len(first), "positives": positives, "queries": len(pc.unique(first["query_id"]))}
 
 

@@ -45,14 +45,14 @@ def reading_groups(
     Questions without an answer or without a passage are left out and counted.
     """
     _refuses(data, split)
-    asked = queries_of(data, [split], QUERIES.names)
-    names = asked["query_id"].combine_chunks()
+    queries = queries_of(data, [split], QUERIES.names)
+    names = queries["query_id"].combine_chunks()
     first = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", passages)])
     first = first.filter(pc.is_in(first["query_id"], value_set=names))
     lists: dict[str, list[str]] = {}
     for query, document in zip(first["query_id"].to_pylist(), first["doc_id"].to_pylist(), strict=True):
         lists.setdefault(query, []).append(document)
-    able = [row for row in asked.to_pylist() if row["answers"] and row["query_id"] in lists]
+    able = [row for row in queries.to_pylist() if row["answers"] and row["query_id"] in lists]
     if not able:
         raise UserError(f"split {split!r}: no query has both an answer and a passage to read")
     groups, answers = [], []
@@ -60,16 +60,22 @@ def reading_groups(
         for row in able:
             query, right = row["query_id"], row["answers"]
             chosen = right[keyed_int(*seed, "answer", query, visit) % len(right)]
-            own = lists[query]
+            retrieved = lists[query]
             groups.append(
-                {"query_id": query, "visit": visit, "doc_ids": own, "targets": [0.0] * len(own), "teacher": None}
+                {
+                    "query_id": query,
+                    "visit": visit,
+                    "doc_ids": retrieved,
+                    "targets": [0.0] * len(retrieved),
+                    "teacher": None,
+                }
             )
             answers.append({"doc_id": f"{query}#{visit}", "title": "", "text": chosen})
     write(out / "groups.parquet", pa.Table.from_pylist(groups, schema=GROUPS), GROUPS)
     write(out / "documents.parquet", pa.Table.from_pylist(answers, schema=DOCUMENTS), DOCUMENTS)
-    write(out / "queries.parquet", asked.select(QUERIES.names), QUERIES)
+    write(out / "queries.parquet", queries.select(QUERIES.names), QUERIES)
     write(out / "qrels.parquet", QRELS.empty_table(), QRELS)
-    return {"groups": len(groups), "questions": len(able), "of": len(asked)}
+    return {"groups": len(groups), "questions": len(able), "of": len(queries)}
 
 
 @Description(part="reading", refuses=_refuses)
@@ -87,18 +93,20 @@ def read_answers(
     """Write `answers.parquet`: a reader's answers to the split's queries that have a right answer, from the first
     passages of their ranking."""
     _refuses(data, split)
-    asked = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
-    has = pc.and_(pc.equal(asked["split"], split), pc.greater(pc.list_value_length(asked["answers"]), 0))
-    names = asked.filter(has)["query_id"].combine_chunks()
+    query_table = read(data / "queries.parquet", QUERIES, columns=["query_id", "answers", "split"])
+    answerable = pc.and_(
+        pc.equal(query_table["split"], split), pc.greater(pc.list_value_length(query_table["answers"]), 0)
+    )
+    names = query_table.filter(answerable)["query_id"].combine_chunks()
     if config.queries is not None:
         sample = pa.array(keyed_sample(names.to_pylist(), config.queries, "measured"), TEXT)
         names = names.filter(pc.is_in(names, value_set=sample))
     table = read(ranking / "ranking.parquet", RANKING, filters=[("rank", "<=", config.passages)])
-    at = pc.index_in(table["query_id"], value_set=names)
-    table, places = table.filter(pc.is_valid(at)), at.drop_null().to_numpy()
+    query_places = pc.index_in(table["query_id"], value_set=names)
+    table, places = table.filter(pc.is_valid(query_places)), query_places.drop_null().to_numpy()
     order = np.lexsort((table["rank"].to_numpy(), places))
-    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
-    queries = rows_of(names, ids_of(data / "queries.parquet", "query_id"), what=str(data))
+    documents = rows_of(table["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source=str(ranking))
+    queries = rows_of(names, ids_of(data / "queries.parquet", "query_id"), source=str(data))
     write_array(out / "pairs.npy", np.stack([queries[places[order]], documents[order]], 1))
     write_array(out / "offsets.npy", np.searchsorted(places[order], np.arange(len(names) + 1)))
     shards = row_shards(len(names), config.shard, "part-{:05d}.parquet")

@@ -69,8 +69,8 @@ def rerank(
     table = of_queries(ranking / "ranking.parquet", RANKING, wanted)
     first = pc.less_equal(table["rank"], config.depth)
     top, rest = table.filter(first), table.filter(pc.invert(first))
-    queries = rows_of(top["query_id"], ids_of(data / "queries.parquet", "query_id"), what=str(ranking))
-    documents = rows_of(top["doc_id"], ids_of(data / "documents.parquet", "doc_id"), what=str(ranking))
+    queries = rows_of(top["query_id"], ids_of(data / "queries.parquet", "query_id"), source=str(ranking))
+    documents = rows_of(top["doc_id"], ids_of(data / "documents.parquet", "doc_id"), source=str(ranking))
     scores, counted = _score(out, machine, tokens, ranker, queries, documents, config)
     lowest = float(scores.min()) if len(scores) else 0.0
     behind = pa.array(lowest - rest["rank"].to_numpy().astype(np.float32), pa.float32())

@@ -50,7 +50,7 @@ def screen(
     schema = ANSWERED if answered else RANKING
     wanted = query_ids_of(data, [split])
     look = _Look(data, tokens, votes, vectors, config)
-    told: list[_Seen] = []
+    seen_parts: list[_Seen] = []
     rows = lists = without = 0
     with replacing(out / "ranking.parquet") as path, pq.ParquetWriter(path, _told(schema)) as writer:
         for piece in by_query(ranking / "ranking.parquet", schema, rows=ROWS):
@@ -60,11 +60,11 @@ def screen(
             candidates, seen = look(table)
             number = len(np.unique(candidates.queries))
             lists, without = lists + number, without + number - len(np.unique(candidates.queries[seen.relevant]))
-            told.append(seen.shifted(rows))
+            seen_parts.append(seen.shifted(rows))
             rows += len(table)
             names = pa.array(["", *REASONS]).take(pa.array(seen.reason.astype(np.int64) + 1))
-            writer.write_table(check(table.append_column("reason", names), _told(schema), what="screened ranking"))
-    whole = _Seen(*(np.concatenate(column) for column in zip(*told, strict=True))) if told else _NOTHING
+            writer.write_table(check(table.append_column("reason", names), _told(schema), source="screened ranking"))
+    whole = _Seen(*(np.concatenate(column) for column in zip(*seen_parts, strict=True))) if seen_parts else _NOTHING
     write_json(out / CASES, _cases(out / "ranking.parquet", whole))
     counts = {name: int((whole.reason == number).sum()) for number, name in enumerate(REASONS)}
     return {
@@ -111,24 +111,24 @@ class _Look:
         self._queries = ids_of(data / "queries.parquet", "query_id")
         self._documents = ids_of(data / "documents.parquet", "doc_id")
         self._of_queries = known_positives(data, tokens)
-        known = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
-        self._relevant = np.asarray(known, np.int64).reshape(-1, 2)
+        pairs = [(q, d) for q, relevant in self._of_queries.items() for d in relevant]
+        self._relevant = np.asarray(pairs, np.int64).reshape(-1, 2)
         self._same = np.load(tokens / "documents.same.npy")
-        self._own = own_documents.rows(data)
+        self._self_documents = own_documents.rows(data)
         self._vectors = DocumentVectors(vectors) if config.reciprocal is not None and vectors is not None else None
 
     def __call__(self, table: pa.Table) -> tuple[RankingRows, _Seen]:
         config = self._config
         candidates = RankingRows(
-            rows_of(table["query_id"], self._queries, what="ranking"),
-            rows_of(table["doc_id"], self._documents, what="ranking"),
+            rows_of(table["query_id"], self._queries, source="ranking"),
+            rows_of(table["doc_id"], self._documents, source="ranking"),
             table["score"].to_numpy(),
         )
         is_judged = screening.judged(candidates, self._relevant)
         score, place = screening.positive_scores(candidates, is_judged)
         flags = {
             "qrel": is_judged,
-            "own document": screening.copies(candidates, self._own, self._same),
+            "own document": screening.copies(candidates, self._self_documents, self._same),
             "duplicate text": screening.duplicates(candidates, self._relevant, self._same),
             "margin": screening.too_near(candidates, score, config),
         }
@@ -136,9 +136,9 @@ class _Look:
             flags["answer"] = table["hit"].to_numpy()
         if config.vote is not None:
             assert self._votes is not None
-            of = [("query_id", "in", pc.unique(table["query_id"]).to_pylist())]
+            filters = [("query_id", "in", pc.unique(table["query_id"]).to_pylist())]
             flags["ranker's vote"] = _voted(
-                table, read(self._votes / "ranking.parquet", RANKING, filters=of), config.vote
+                table, read(self._votes / "ranking.parquet", RANKING, filters=filters), config.vote
             )
         if config.reciprocal is not None:
             assert self._vectors is not None
@@ -149,63 +149,72 @@ class _Look:
 
 
 def _voted(table: pa.Table, votes: pa.Table, vote: screening.Vote) -> np.ndarray:
-    """Which candidates a ranker takes for relevant: those that it scored above the threshold."""
+    """Return which candidates a ranker takes for relevant: those that it scored above the threshold."""
     pairs = table.select(["query_id", "doc_id"]).append_column("row", pa.array(np.arange(len(table))))
     pairs = pairs.filter(pc.less_equal(table["rank"], vote.depth))
     scores = votes.select(["query_id", "doc_id", "score"])
-    asked = pairs.join(scores, ["query_id", "doc_id"], join_type="inner")
+    scored = pairs.join(scores, ["query_id", "doc_id"], join_type="inner")
     least = float(np.log(vote.above / (1 - vote.above)))
     flags = np.zeros(len(table), bool)
-    flags[asked.filter(pc.greater(asked["score"], least))["row"].to_numpy()] = True
+    flags[scored.filter(pc.greater(scored["score"], least))["row"].to_numpy()] = True
     return flags
 
 
 def _reciprocal(candidates: RankingRows, relevant: dict[int, np.ndarray], vectors: DocumentVectors, k: int) -> Any:
-    """Which candidates and a relevant document of their query are near in both directions."""
+    """Return which candidates and a relevant document of their query are near in both directions."""
     import torch
 
     starts = row_runs.starts(candidates.queries)
     parts = np.split(candidates.documents, starts[1:]) if len(starts) else []
-    known = [relevant.get(int(query), np.empty(0, np.int64)) for query in candidates.queries[starts]]
-    lists = [np.concatenate([listed, np.setdiff1d(own, listed)]) for listed, own in zip(parts, known, strict=True)]
+    positives = [relevant.get(int(query), np.empty(0, np.int64)) for query in candidates.queries[starts]]
+    lists = [
+        np.concatenate([listed, np.setdiff1d(right, listed)]) for listed, right in zip(parts, positives, strict=True)
+    ]
     offsets = np.cumsum([0, *map(len, lists)])
     padded = Lists(candidates.queries[starts], np.concatenate([np.empty(0, np.int64), *lists]), offsets)
-    documents, there = padded.padded(padded.documents), padded.mask
-    is_relevant = there & np.asarray([np.isin(row, own) for row, own in zip(documents, known, strict=True)])
+    documents, mask = padded.padded(padded.documents), padded.mask
+    is_relevant = mask & np.asarray([np.isin(row, right) for row, right in zip(documents, positives, strict=True)])
     flags = []
     for part, held in vectors.lists(documents, 64):
-        at = screening.reciprocal(
-            torch.from_numpy(held).float(), torch.from_numpy(is_relevant[part]), torch.from_numpy(there[part]), k
+        near = screening.reciprocal(
+            torch.from_numpy(held).float(), torch.from_numpy(is_relevant[part]), torch.from_numpy(mask[part]), k
         ).numpy()
-        flags += [row[: len(listed)] for row, listed in zip(at, parts[part], strict=True)]
+        flags += [row[: len(listed)] for row, listed in zip(near, parts[part], strict=True)]
     return np.concatenate([np.empty(0, bool), *flags])
 
 
 def _cases(ranking: Path, seen: _Seen) -> list[dict[str, Any]]:
-    """Some removed candidates of each reason, with the positive they are held against, and of a copy what stands before
-    it and says the same (`copy_of`; null where only a relevant document that was not found does)."""
+    """Describe some removed candidates of each reason.
+
+    Each has the positive that it is compared with. A copy also has the document before it with the same text
+    (`copy_of`), null if only a relevant document that was not retrieved has the text.
+    """
     chosen: list[tuple[str, int]] = []
     for number, name in enumerate(REASONS):
         rows = np.flatnonzero(seen.reason == number)
-        chosen += [(name, at) for at in np.sort(keyed_rng("cases", name).permutation(rows)[:CASES_EACH]).tolist()]
-    told = _rows(ranking, {row for _, at in chosen for row in (at, int(seen.place[at]), int(seen.first[at]))})
+        chosen += [(name, index) for index in np.sort(keyed_rng("cases", name).permutation(rows)[:CASES_EACH]).tolist()]
+    table = _rows(
+        ranking, {row for _, index in chosen for row in (index, int(seen.place[index]), int(seen.first[index]))}
+    )
     cases = []
-    for name, at in chosen:
-        best = told[int(seen.place[at])]["doc_id"] if seen.place[at] >= 0 else None
-        about = {key: told[at][key] for key in ("query_id", "doc_id", "rank", "score")}
-        positive = {"positive": best, "positive_score": float(seen.score[at]) if best is not None else None}
-        first = int(seen.first[at])
-        copied = told[first]["doc_id"] if name == "duplicate text" and first < at else None
-        cases.append({"reason": name, **about, **positive, "copy_of": copied})
+    for name, index in chosen:
+        best = table[int(seen.place[index])]["doc_id"] if seen.place[index] >= 0 else None
+        fields = {key: table[index][key] for key in ("query_id", "doc_id", "rank", "score")}
+        positive = {"positive": best, "positive_score": float(seen.score[index]) if best is not None else None}
+        first = int(seen.first[index])
+        copied = table[first]["doc_id"] if name == "duplicate text" and first < index else None
+        cases.append({"reason": name, **fields, **positive, "copy_of": copied})
     return cases
 
 
-def _rows(ranking: Path, wanted: set[int]) -> dict[int, dict[str, Any]]:
-    """Some rows of a ranking by their number; one pass over it."""
+def _rows(ranking: Path, sought: set[int]) -> dict[int, dict[str, Any]]:
+    """Read some rows of a ranking by their number, in one pass over it."""
     rows: dict[int, dict[str, Any]] = {}
     first = 0
     for piece in pieces(ranking, RANKING, rows=ROWS):
-        own = sorted(row for row in wanted if first <= row < first + len(piece))
-        rows.update(zip(own, piece.take(pa.array([row - first for row in own], pa.int64())).to_pylist(), strict=True))
+        numbers = sorted(row for row in sought if first <= row < first + len(piece))
+        rows.update(
+            zip(numbers, piece.take(pa.array([row - first for row in numbers], pa.int64())).to_pylist(), strict=True)
+        )
         first += len(piece)
     return rows

@@ -26,21 +26,21 @@ def select(
     ranking has, None for all. All are measured on the queries that all of them have.
     """
     few = [entry["queries"] for entry in systems if entry["queries"] is not None]
-    wanted = judged_queries(data, split, min(few, default=None))
+    judged = judged_queries(data, split, min(few, default=None))
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
-    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=wanted))
+    qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=judged))
     by_ranking: dict[Path, np.ndarray] = {}
     values: dict[str, list[np.ndarray]] = {}
-    for entry in systems if len(wanted) else []:
+    for entry in systems if len(judged) else []:
         path = entry["ranking"] / "ranking.parquet"
         if path not in by_ranking:  # which all seeds may share
-            table = per_query(of_queries(path, RANKING, wanted), qrels, [measure])
+            table = per_query(of_queries(path, RANKING, judged), qrels, [measure])
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])
     costs = {entry["system"]: entry["cost"] for entry in systems if "cost" in entry}
-    made = selected(values, {entry["system"]: entry["trained"] for entry in systems}, costs)
-    if not len(wanted):
-        made["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
-    write_json(out / FILE, {"split": split, "measure": measure, "queries": len(wanted), **made})
-    summary: dict[str, Any] = {"candidates": len(values), "queries": len(wanted)}
-    return summary | {key: made[key] for key in ("system", "baseline", "deploy") if key in made}
+    selection = selected(values, {entry["system"]: entry["trained"] for entry in systems}, costs)
+    if not len(judged):
+        selection["why"] = f"no query of {split!r} is judged, so weights of fusions are the defaults too"
+    write_json(out / FILE, {"split": split, "measure": measure, "queries": len(judged), **selection})
+    summary: dict[str, Any] = {"candidates": len(values), "queries": len(judged)}
+    return summary | {key: selection[key] for key in ("system", "baseline", "deploy") if key in selection}

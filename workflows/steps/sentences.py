@@ -46,11 +46,11 @@ def similarity(
     ratings, subsets = examples["score"].to_numpy(), examples["subset"].to_pylist()
     near = cosines(first, second)
     values = {name: per_pair(name, near, ratings, subsets, config.aggregation) for name in config.measures}
-    told = space(first, second, ratings, config)
-    write_json(out / SIMILARITY, told)
-    shown = {name: told[name] for name in ("pairs", "aligned", "alignment", "uniformity")}
-    of = {name: (examples, own) for name, own in values.items()}
-    return {"measures": _write(out, of), "subsets": len(set(subsets)), **shown}
+    analysis = space(first, second, ratings, config)
+    write_json(out / SIMILARITY, analysis)
+    shown = {name: analysis[name] for name in ("pairs", "aligned", "alignment", "uniformity")}
+    by_measure = {name: (examples, numbers) for name, numbers in values.items()}
+    return {"measures": _write(out, by_measure), "subsets": len(set(subsets)), **shown}
 
 
 @Description(part="evaluation", refuses=_refuses_labels)
@@ -65,7 +65,7 @@ def transfer(
     """
     if split is None:
         measured = chose = labelled_sentences(data, None)
-        made = cross_validated(*_classes(measured, data, vectors), config)
+        result = cross_validated(*_classes(measured, data, vectors), config)
     else:
         measured = labelled_sentences(data, split)
         learnt = chose = labelled_sentences(data, "train")
@@ -73,28 +73,28 @@ def transfer(
         if DEV in splits_of(data) and split != DEV:
             chose = labelled_sentences(data, DEV)
             dev = _classes(chose, data, vectors)
-        made = on_given_splits(train, dev, _classes(measured, data, vectors), config)
-    values: dict[Any, tuple[pa.Table, npt.NDArray]] = {"accuracy": (measured, made.right)}
-    if made.dev is not None:
-        values["dev accuracy"] = chose, made.dev
+        result = on_given_splits(train, dev, _classes(measured, data, vectors), config)
+    values: dict[Any, tuple[pa.Table, npt.NDArray]] = {"accuracy": (measured, result.right)}
+    if result.dev is not None:
+        values["dev accuracy"] = chose, result.dev
     means = _write(out, {name: values[name] for name in config.measures})
-    dev_accuracy = None if made.dev is None else float(made.dev.mean())
+    dev_accuracy = None if result.dev is None else float(result.dev.mean())
     return {
         "measures": means,
         "dev_accuracy": dev_accuracy,
-        "inverse_penalties": made.chosen,
+        "inverse_penalties": result.chosen,
         "examples": len(measured),
         "classes": len(pc.unique(measured["label"])),
     }
 
 
 def _vectors(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray, npt.NDArray | None]:
-    """(n, d) vectors of the first sentences, and of the second ones where the examples are pairs."""
+    """Read the vectors (n, d) of the first sentences, and of the second sentences if the examples are pairs."""
     ids, held = ids_of(data / "documents.parquet", "doc_id"), DocumentVectors(vectors)
 
     def of(column: str) -> npt.NDArray:
-        rows, at = np.unique(rows_of(examples[column], ids, what="examples"), return_inverse=True)
-        return np.asarray(held[rows][at])
+        rows, places = np.unique(rows_of(examples[column], ids, source="examples"), return_inverse=True)
+        return np.asarray(held[rows][places])
 
     return of("first"), None if examples["second"].null_count else of("second")
 
@@ -105,15 +105,15 @@ def _classes(examples: pa.Table, data: Path, vectors: Path) -> tuple[npt.NDArray
 
 
 def _write(out: Path, values: dict[Any, tuple[pa.Table, npt.NDArray]]) -> dict[str, float]:
-    """Write the values of each example, by measure; their means."""
+    """Write the values of each example by measure, and return their means."""
     ids = {name: examples["example_id"].to_pylist() for name, (examples, _) in values.items()}
     columns = [
-        [one for own in ids.values() for one in own],
-        [name for name, own in ids.items() for _ in own],
-        np.concatenate([own for _, own in values.values()]),
+        [example_id for entries in ids.values() for example_id in entries],
+        [name for name, entries in ids.items() for _ in entries],
+        np.concatenate([entries for _, entries in values.values()]),
     ]
     table = pa.table(
-        [pa.array(column, of.type) for column, of in zip(columns, PER_QUERY, strict=True)], PER_QUERY.names
+        [pa.array(column, field.type) for column, field in zip(columns, PER_QUERY, strict=True)], PER_QUERY.names
     )
     write(out / PER_QUERY_FILE, table, PER_QUERY)
     return means(table)

@@ -25,12 +25,12 @@ def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, A
     the vectors as they were encoded, and the artifacts that are searched and that candidates are ordered by, of which
     the report tells the size.
     """
-    told, firsts = [], {one: _first(one) for row in rows for one in (row["whole"], row["ranking"])}
+    entries, firsts = [], {ranking: _first(ranking) for row in rows for ranking in (row["whole"], row["ranking"])}
     for row in rows:
-        whole, own = firsts[row["whole"]], firsts[row["ranking"]]
-        shares = [len(first & own.get(query, set())) / len(first) for query, first in whole.items()]
+        whole, of_row = firsts[row["whole"]], firsts[row["ranking"]]
+        shares = [len(first & of_row.get(query, set())) / len(first) for query, first in whole.items()]
         measures = means(pq.read_table(row["metrics"] / PER_QUERY_FILE))
-        told.append(
+        entries.append(
             {
                 "system": row["system"],
                 "seed": row["seed"],
@@ -39,15 +39,15 @@ def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, A
                 "measures": measures,
             }
         )
-    write_json(out / SIZES, told)
-    return {"rows": len(told)}
+    write_json(out / SIZES, entries)
+    return {"rows": len(entries)}
 
 
 def _first(ranking: Path) -> dict[str, set[str]]:
-    """The first documents of each query."""
-    found: dict[str, set[str]] = {}
+    """Read the first documents of each query."""
+    documents: dict[str, set[str]] = {}
     for piece in pieces(ranking / "ranking.parquet", RANKING, columns=["query_id", "doc_id", "rank"]):
         top = piece.filter(piece["rank"].to_numpy() <= DEPTH)
         for query, document in zip(top["query_id"].to_pylist(), top["doc_id"].to_pylist(), strict=True):
-            found.setdefault(query, set()).add(document)
-    return found
+            documents.setdefault(query, set()).add(document)
+    return documents

@@ -75,8 +75,8 @@ def contexts(
     wanted = np.flatnonzero(pc.equal(splits, split).to_numpy(zero_copy_only=False)).tolist()
     if config.queries is not None:
         sample = pa.array(measured_queries(data, split, config.queries), TEXT)
-        wanted = rows_of(sample, query_ids, what=split).tolist()
-    found = Placed(ranking / "ranking.parquet", RANKING, query_ids.take(pa.array(wanted, pa.int64())))
+        wanted = rows_of(sample, query_ids, source=split).tolist()
+    placed = Placed(ranking / "ranking.parquet", RANKING, query_ids.take(pa.array(wanted, pa.int64())))
     groups = candidates = 0
     with (
         replacing(out / "groups.parquet") as path,
@@ -84,53 +84,53 @@ def contexts(
         Progress(out, len(wanted), "queries") as progress,
     ):
         for start in range(0, len(wanted), QUERIES_AT_ONCE):
-            some = wanted[start : start + QUERIES_AT_ONCE]
-            table = found.rows(np.arange(start, start + len(some)))
+            block = wanted[start : start + QUERIES_AT_ONCE]
+            table = placed.rows(np.arange(start, start + len(block)))
             near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # further ones too, as texts repeat
             ranked = _ranked(near, query_ids, document_ids)
             rows = []
-            for query in some:
+            for query in block:
                 if query not in relevant or query not in ranked:
                     continue
-                known, barred = relevant[query], no_negatives[query]
+                labelled, barred = relevant[query], no_negatives[query]
                 if config.labelled is not None:
-                    known = _labelled(known, document_ids, config.labelled, query_ids[query].as_py())
-                    barred = np.union1d(np.setdiff1d(barred, relevant[query]), known)
-                others = ranked[query][~np.isin(same[ranked[query]], same[barred])]
-                documents = np.concatenate([known, others])
+                    labelled = _labelled(labelled, document_ids, config.labelled, query_ids[query].as_py())
+                    barred = np.union1d(np.setdiff1d(barred, relevant[query]), labelled)
+                unlabelled = ranked[query][~np.isin(same[ranked[query]], same[barred])]
+                documents = np.concatenate([labelled, unlabelled])
                 first = np.sort(np.unique(same[documents], return_index=True)[1])
-                chosen = first[: max(config.size, int((first < len(known)).sum()))]
+                chosen = first[: max(config.size, int((first < len(labelled)).sum()))]
                 rows.append(
                     {
                         "query_id": query_ids[query].as_py(),
                         "visit": 0,
                         "doc_ids": document_ids.take(pa.array(documents[chosen])).to_pylist(),
-                        "targets": (chosen < len(known)).astype(np.float32),
+                        "targets": (chosen < len(labelled)).astype(np.float32),
                         "teacher": None,
                     }
                 )
                 candidates += len(chosen)
             writer.write_table(pa.Table.from_pylist(rows, schema=GROUPS))
             groups += len(rows)
-            progress.add(len(some))
+            progress.add(len(block))
         if not groups:
             raise UserError(f"no query of the split {split!r} has a relevant document and a ranking")
     return {"groups": groups, "of": len(wanted), "candidates": candidates}
 
 
 def _labelled(relevant: np.ndarray, document_ids: pa.Array, count: int, query_id: str) -> np.ndarray:
-    """So many of the rows of a query's relevant documents, drawn by their ids."""
+    """Draw `count` rows of a query's relevant documents, by their ids."""
     ids = document_ids.take(pa.array(relevant)).to_pylist()
     drawn = keyed_sample(ids, count, "labelled", query_id)
-    return relevant[np.array([one in drawn for one in ids])]
+    return relevant[np.array([doc_id in drawn for doc_id in ids])]
 
 
 def _ranked(table: pa.Table, query_ids: pa.Array, document_ids: pa.Array) -> dict[int, np.ndarray]:
     """Document rows of each query row, best first."""
     if not len(table):
         return {}
-    queries = rows_of(table["query_id"], query_ids, what="ranking")
-    documents = rows_of(table["doc_id"], document_ids, what="ranking")
+    queries = rows_of(table["query_id"], query_ids, source="ranking")
+    documents = rows_of(table["doc_id"], document_ids, source="ranking")
     starts = row_runs.starts(queries)
     return dict(zip(queries[starts].tolist(), np.split(documents, starts[1:]), strict=True))
 
@@ -166,14 +166,17 @@ def smooth(
 
 
 def _lists(out: Path, data: Path, queries: Path, groups: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Write what the workers read of all groups. Returns (G + 1,) where each group begins among the candidates, and
-    (C,) which of these are ground truth: no more of them stays in memory."""
-    found = Groups(groups / "groups.parquet", data)
-    truth = found.targets > 0
-    query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(found.queries))
-    Lists(QueryVectors(queries).rows(query_ids), found.documents, found.offsets).save(out)
+    """Write what the workers read of all groups.
+
+    Return where each group begins among the candidates (G + 1,), and which candidates are ground truth (C,). Only these
+    stay in memory.
+    """
+    table = Groups(groups / "groups.parquet", data)
+    truth = table.targets > 0
+    query_ids = ids_of(data / "queries.parquet", "query_id").take(pa.array(table.queries))
+    Lists(QueryVectors(queries).rows(query_ids), table.documents, table.offsets).save(out)
     write_array(out / "truth.npy", truth)
-    return found.offsets, truth
+    return table.offsets, truth
 
 
 def _spread(targets: np.ndarray, truth: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
@@ -226,7 +229,7 @@ class Smoother:
         return uniform(torch.from_numpy(truth), torch.from_numpy(lists.mask), epsilon).float().numpy()
 
     def _similar(self, lists: Lists, truth: np.ndarray) -> np.ndarray:
-        """(Q, N) fp32 targets by similarity within each group's context."""
+        """Compute targets (Q, N) in fp32 by similarity within each group's context."""
         import torch
 
         from sparring.components.neighbours.smoothing import targets
@@ -234,23 +237,25 @@ class Smoother:
         similar = np.zeros(truth.shape, np.float32)
         chosen = self._context(lists.mask, truth)
         places = np.argsort(~chosen, axis=1, kind="stable")[:, : chosen.sum(1).max()]
-        documents, true, there = (
+        documents, true, mask = (
             np.take_along_axis(array, places, 1) for array in (lists.padded(lists.documents), truth, chosen)
         )
         batch = contexts_per_batch(documents.shape[1], self._device)
         with torch.inference_mode():
             for part, *vectors in context_vectors(self._queries, self._documents, lists.queries, documents, batch):
-                asked, held, at, those = (
-                    torch.from_numpy(one).to(self._device) for one in (*vectors, true[part], there[part])
+                query_vectors, document_vectors, labels, real = (
+                    torch.from_numpy(array).to(self._device) for array in (*vectors, true[part], mask[part])
                 )
-                shares = targets(asked.float(), held.float(), at, those, self._config).cpu().numpy()
+                shares = (
+                    targets(query_vectors.float(), document_vectors.float(), labels, real, self._config).cpu().numpy()
+                )
                 np.put_along_axis(similar[part], places[part], shares, 1)
         return similar
 
-    def _context(self, there: np.ndarray, truth: np.ndarray) -> np.ndarray:
-        """(Q, N) the candidates that similarities are computed among."""
+    def _context(self, mask: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return the candidates (Q, N) among which similarities are computed."""
         if self._config.context is None:
-            return there
-        others = there & ~truth
-        left = self._config.context - truth.sum(1, keepdims=True)
-        return truth | (others & (np.cumsum(others, 1) <= left))
+            return mask
+        unlabelled = mask & ~truth
+        room = self._config.context - truth.sum(1, keepdims=True)
+        return truth | (unlabelled & (np.cumsum(unlabelled, 1) <= room))

@@ -64,19 +64,19 @@ def _started(config: StartConfig, encoder: Path | None) -> tuple[Any, Any]:
         "masked_language_model": MaskedLanguageModel,
     }
     kind = kinds[config.kind] if config.kind in kinds else kind_named(config.kind).model()
-    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if encoder is not None:
-        own = {"model": str(encoder / "model"), "revision": None, "layers": None}
-        own |= {"weights": "pretrained"} if isinstance(config, DualEncoderConfig) else {}
-    model, tokenizer = kind.start(config.model_copy(update=own))
-    model.config = model.config.model_copy(update={name: getattr(config, name) for name in own})
+        changes = {"model": str(encoder / "model"), "revision": None, "layers": None}
+        changes |= {"weights": "pretrained"} if isinstance(config, DualEncoderConfig) else {}
+    model, tokenizer = kind.start(config.model_copy(update=changes))
+    model.config = model.config.model_copy(update={name: getattr(config, name) for name in changes})
     _check_vocabulary(config, model, tokenizer)
     return model, tokenizer
 
 
 def _check_vocabulary(config: StartConfig, model: Any, tokenizer: Any) -> None:
-    """UserError if the tokenizer has tokens that the model has no embedding for."""
-    token, last = max(tokenizer.get_vocab().items(), key=lambda one: one[1])
+    """Raise UserError if the tokenizer has tokens that the model has no embedding for."""
+    token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     tables = []
     for part in filter(lambda module: hasattr(module, "get_input_embeddings"), model.modules()):
         with suppress(NotImplementedError):  # a head without its encoder

@@ -44,13 +44,13 @@ def targets(
     documents = _documents(data, named, "title" if config.kind == "title" else "text")
     rows = []
     for query in queries.to_pylist():
-        of = [documents[name] for name in named.get(query["query_id"], []) if name in documents]
+        texts = [documents[name] for name in named.get(query["query_id"], []) if name in documents]
         if config.kind == "answer":
             text = joined(query["answers"], config.several)
         elif config.kind == "title":
-            text = joined(of, config.several, MOST_TITLES)
+            text = joined(texts, config.several, MOST_TITLES)
         else:
-            text = joined([sentence(text, query["answers"], mode) for text in of], "first")
+            text = joined([sentence(text, query["answers"], mode) for text in texts], "first")
         if text:
             rows.append({"query_id": query["query_id"], "doc_id": f"{query['query_id']}#0", "text": text})
     if not rows:
@@ -60,7 +60,7 @@ def targets(
 
 
 def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, list[str]]:
-    """The ids of the documents that each query's target comes from: all of them for titles that are joined."""
+    """Return the ids of the documents that each query's target comes from, all of them for joined titles."""
     if config.documents == "judged":
         pairs = read(data / "qrels.parquet", QRELS, filters=[("relevance", ">", 0)])
     else:
@@ -68,28 +68,28 @@ def _named(data: Path, ranking: Path | None, config: TargetConfig) -> dict[str, 
             raise UserError("targets: documents: answering are found in a ranking, and there is none here")
         pairs = read(ranking / "ranking.parquet", ANSWERED, filters=[("hit", "=", True)])
         pairs = pairs.sort_by([("query_id", "ascending"), ("rank", "ascending")])
-    several = config.kind == "title" and config.several == "joined"
+    all_documents = config.kind == "title" and config.several == "joined"
     named: dict[str, list[str]] = {}
     for query, document in zip(pairs["query_id"].to_pylist(), pairs["doc_id"].to_pylist(), strict=True):
-        if several or query not in named:
+        if all_documents or query not in named:
             named.setdefault(query, []).append(document)
     return named
 
 
 def _documents(data: Path, named: dict[str, list[str]], column: str) -> dict[str, str]:
-    """The title or text of the documents that are named, by id; one pass over the collection."""
+    """Read the title or text of the named documents, by id, in one pass over the collection."""
     documents: dict[str, str] = {}
-    wanted = pa.array({name for of in named.values() for name in of}, TEXT)
-    if len(wanted):
+    sought = pa.array({name for ids in named.values() for name in ids}, TEXT)
+    if len(sought):
         for batch in pq.ParquetFile(data / "documents.parquet").iter_batches(columns=["doc_id", column]):
-            found = batch.filter(pc.is_in(batch["doc_id"], value_set=wanted))
-            documents.update(zip(found["doc_id"].to_pylist(), found[column].to_pylist(), strict=True))
+            rows = batch.filter(pc.is_in(batch["doc_id"], value_set=sought))
+            documents.update(zip(rows["doc_id"].to_pylist(), rows[column].to_pylist(), strict=True))
     return documents
 
 
 def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:
-    """Documents, queries and judgements of a collection, and groups of one candidate."""
-    count, each = len(rows), [[one] for one in rows["doc_id"].to_pylist()]
+    """Write documents, queries and judgements of a collection, and groups with a single candidate."""
+    count, lists = len(rows), [[doc_id] for doc_id in rows["doc_id"].to_pylist()]
     splits = queries["split"].take(pc.index_in(rows["query_id"], value_set=queries["query_id"].combine_chunks()))
     tables = {
         "documents": (DOCUMENTS, {"doc_id": rows["doc_id"], "title": [""] * count, "text": rows["text"]}),
@@ -103,7 +103,7 @@ def _write(out: Path, rows: pa.Table, queries: pa.Table) -> None:
             {
                 "query_id": rows["query_id"],
                 "visit": [0] * count,
-                "doc_ids": each,
+                "doc_ids": lists,
                 "targets": [[1.0]] * count,
                 "teacher": pa.nulls(count, GROUPS.field("teacher").type),
             },

@@ -38,9 +38,9 @@ class TemplatedConfig(TokenizeConfig):
     template: Template
 
 
-def check_lengths(asked: Mapping[str, int | None], config: TokenizeConfig) -> None:
-    """UserError if a model reads more tokens of a text than are kept. What is None is not known yet."""
-    for key, length in asked.items():
+def check_lengths(lengths: Mapping[str, int | None], config: TokenizeConfig) -> None:
+    """Raise UserError if a model reads more tokens of a text than are kept. A length of None is unknown."""
+    for key, length in lengths.items():
         if (length or 0) > config.max_tokens:
             raise UserError(f"{key}: {length}: no more than {config.max_tokens} are kept of a text (tokens.max_tokens)")
 
@@ -67,8 +67,8 @@ def tokenize_queries(
         if not (out / file.name).exists():
             with replacing(out / file.name) as path:
                 link_or_copy(file, path)
-    told = _tokenized(out, machine, ("queries",), data=data, model=model / "model", config=config)
-    return {**told, "queries": told["queries"]["texts"]}
+    summary = _tokenized(out, machine, ("queries",), data=data, model=model / "model", config=config)
+    return {**summary, "queries": summary["queries"]["texts"]}
 
 
 def _tokenized(
@@ -131,18 +131,18 @@ class Tokenizer:
         table = pq.ParquetFile(self._data / f"{task['table']}.parquet").read_row_group(task["group"])
         prompt, ids = self._prompts[task["table"]], list[np.ndarray]()
         for start in range(0, len(table), TEXTS_AT_ONCE):
-            some = table.slice(start, TEXTS_AT_ONCE)
-            texts = some["text"].to_pylist()
+            batch = table.slice(start, TEXTS_AT_ONCE)
+            texts = batch["text"].to_pylist()
             if task["table"] == "documents":
-                both = zip(some["title"].to_pylist(), texts, strict=True)
+                both = zip(batch["title"].to_pylist(), texts, strict=True)
                 texts = [passage_text(title, text, self._template) for title, text in both]
             else:
                 texts = [question_text(text, self._template) for text in texts]
             encoded = self._tokenizer.encode_batch_fast([prompt + text for text in texts], add_special_tokens=False)
-            ids += [np.asarray(one.ids[: self._limit], dtype=self._dtype) for one in encoded]
+            ids += [np.asarray(encoding.ids[: self._limit], dtype=self._dtype) for encoding in encoded]
         path.mkdir()
         np.save(path / "ids.npy", np.concatenate([np.empty(0, self._dtype), *ids]))
-        np.save(path / "lengths.npy", np.asarray([len(one) for one in ids], dtype=np.int64))
+        np.save(path / "lengths.npy", np.asarray([len(text) for text in ids], dtype=np.int64))
 
 
 def _join(out: Path, table: str, parts: list[Path]) -> None:

@@ -33,8 +33,8 @@ def _unsharded(objective: str, pool: TrainPool) -> str:
     """What is wrong with a training that is to be sharded; empty where it can be, or need not."""
     if not pool.shard or (pool.workers or 1) == 1 or declared(objective, "shards") is not False:
         return ""
-    why = f"the objective {objective} divides a batch itself"
-    return f"train.shard in the profile (--cluster): {why}; accepted with it: false"
+    reason = f"the objective {objective} divides a batch itself"
+    return f"train.shard in the profile (--cluster): {reason}; accepted with it: false"
 
 
 def _refuses(objective: str, config: TrainConfig, machine: Machine) -> None:
@@ -65,11 +65,11 @@ def train(
     start: Path,
     seed: list[Any],
     config: TrainConfig,
-    **own: Path | Config,
+    **arguments: Path | Config,
 ) -> dict[str, Any]:
     """Train from `start`'s model on the objective's table in `rows`; the model is written to `out/model`.
 
-    `own` are arguments of this objective alone, by its names for them: artifacts, such as `vectors`, and configs.
+    `arguments` are those of this objective alone, by name: artifacts, such as `vectors`, and configs.
 
     The seed is a key, such as (seed, model, round): no two trainings see the same orders and dropout. Where
     trainings share a schedule, `out/state` keeps the optimizer for the next one; `out/metrics.jsonl` has the losses.
@@ -86,7 +86,7 @@ def train(
         "start": start,
         "seed": keyed_int(*seed),
         "config": config,
-        "own": own,
+        "arguments": arguments,
         "machine": machine,
     }
     with oom.advise(oom.training_advice(machine)):
@@ -115,7 +115,7 @@ def _trained(
     start: Path,
     seed: int,
     config: TrainConfig,
-    own: dict[str, Path | Config],
+    arguments: dict[str, Path | Config],
     machine: Machine,
 ) -> dict[str, Any]:
     """Train on this node's files; the summary."""
@@ -139,7 +139,7 @@ def _trained(
         recompute=profile.recompute,
     )
     attempts.resume(out)
-    made = make_objective(objective, inputs, seed=seed, **own)
+    instance = make_objective(objective, inputs, seed=seed, **arguments)
     progress = Progress(out, config.updates, "updates") if rank() == 0 else None
 
     def on_update(update: int, note: str) -> None:
@@ -152,13 +152,13 @@ def _trained(
         transfer.sync(out / "checkpoints", delete=True)
 
     summary = run_loop(
-        made,
+        instance,
         config,
         out=out,
         seed=seed,
         start=start,
         device=torch.device("cuda" if machine.cuda else "cpu"),
-        dev=made.reading(dev) if dev is not None else None,
+        dev=instance.reading(dev) if dev is not None else None,
         save_seconds=profile.save_seconds,
         on_update=on_update,
         on_save=on_save,

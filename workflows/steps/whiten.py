@@ -27,9 +27,10 @@ def whiten(out: Path, machine: Machine, *, start: Path, vectors: Path) -> dict[s
     model = DualEncoder.load(start / "model")
     plain = {"towers": "shared", "similarity": "dot", "projection": None, "truncate": None}
     for key, accepted in plain.items():
-        if (got := getattr(model.config, key)) != accepted:
+        if (value := getattr(model.config, key)) != accepted:
             raise UserError(
-                f"whiten: {key}: {got}: vectors are whitened as the encoder gives them; accepted: {accepted or 'null'}"
+                f"whiten: {key}: {value}: vectors are whitened as the encoder gives them; "
+                f"accepted: {accepted or 'null'}"
             )
     held = DocumentVectors(vectors)
     fitted = whitening(

@@ -58,12 +58,12 @@ def resume(out: Path) -> None:
 
 
 def counts(out: Path, name: str) -> Counts:
-    """What the workers of a map had counted in earlier attempts."""
-    found: Counts = _read(out)["counts"].get(name, {})
-    return found
+    """Return what the workers of a map counted in earlier attempts."""
+    counted: Counts = _read(out)["counts"].get(name, {})
+    return counted
 
 
 def _read(out: Path) -> dict[str, Any]:
     path = out / ATTEMPTS
-    found: dict[str, Any] = read_json(path) if path.exists() else {"time": [], "counts": {}}
-    return found
+    attempts: dict[str, Any] = read_json(path) if path.exists() else {"time": [], "counts": {}}
+    return attempts

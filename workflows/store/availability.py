@@ -15,30 +15,37 @@ from sparring.workflows.store.store import RECORD, Store
 class NotMade(UserError):
     """A file that a run makes is not there."""
 
-    def __init__(self, what: str, label: str | None = None, name: str = "", *, again: bool = True) -> None:
-        super().__init__(what, code="not-made")
+    def __init__(self, message: str, label: str | None = None, name: str = "", *, again: bool = True) -> None:
+        super().__init__(message, code="not-made")
         self.label, self.name, self.again = label, name, again
         """Of the step that makes it and of its artifact, and whether it was made before."""
 
     def as_in(self, nodes: Iterable[Step]) -> Self:
-        """The same with the label that a graph has for the step: another experiment may have made it."""
+        """Return this error with the label that a graph has for the step, which another experiment may have made."""
         label = next((node.label for node in nodes if node.name == self.name), self.label)
         return type(self)(str(self).replace(repr(self.label), repr(label)), label, self.name, again=self.again)
 
     def told(self, run: str | None = None, *, finished: bool = False) -> str:
-        """What is wrong, and the command: `run`, and where that alone would find nothing to do, as for a file that was
-        made before or in a `finished` run, until which step."""
+        """Return the problem with the command that solves it: `run`, if needed with the step to stop at.
+
+        The step is named if `run` alone would do nothing, as for a file that was made before or in a `finished` run.
+        """
         until = f" --until {self.label!r}" if self.label and (self.again or finished) else ""
         return f"{self}: {run or f'{program()} run CONFIG'}{until}"
 
 
 def remade(error: UserError) -> UserError:
-    """NotMade, which says what to remove, for a damaged file of a finished step; any other error as it is."""
+    """Turn an error about a damaged file of a finished step into NotMade, which says what to remove.
+
+    Any other error is returned unchanged.
+    """
     place = error.path.resolve() if isinstance(error, Damaged) and error.path is not None else None
     if place is not None and place.name == RECORD:
-        where = s3.url(place.parent) if s3.is_cached(place) else place.parent
-        return UserError(f"{error}; remove {where}, and repeat the command")
-    artifact = next((one for one in place.parents if (one / RECORD).is_file()), None) if place is not None else None
+        artifact_place = s3.url(place.parent) if s3.is_cached(place) else place.parent
+        return UserError(f"{error}; remove {artifact_place}, and repeat the command")
+    artifact = (
+        next((folder for folder in place.parents if (folder / RECORD).is_file()), None) if place is not None else None
+    )
     if artifact is None:
         return error
     label = read_json(artifact / RECORD)["label"]
@@ -46,7 +53,7 @@ def remade(error: UserError) -> UserError:
 
 
 def damage(places: Iterable[Path]) -> Damaged | None:
-    """What is wrong with the first damaged file in some folders; None where all files are whole."""
+    """Describe the first damaged file in some folders, or return None if all files are whole."""
     for place in places:
         try:
             check_whole(place)
@@ -56,7 +63,7 @@ def damage(places: Iterable[Path]) -> Damaged | None:
 
 
 def finished(store: Store, node: Step) -> dict[str, Any]:
-    """A step's record; NotMade where the step is not done."""
+    """Return a step's record. NotMade if the step is not done."""
     record = store.record(node)
     if record is None:
         raise NotMade(f"the step {node.label!r} is not done; run it first", node.label, node.name, again=False)
@@ -64,11 +71,11 @@ def finished(store: Store, node: Step) -> dict[str, Any]:
 
 
 def unchanged(store: Store, nodes: Iterable[Step]) -> None:
-    """NotMade where a file of some finished artifacts is not as its step left it: it is not to be given to others."""
+    """Raise NotMade if a file of a finished artifact is not as its step left it, before it is handed to anybody."""
     for node in nodes:
-        for name, how in (store.changes(node) or {}).items():
+        for name, difference in (store.changes(node) or {}).items():
             place = store.location(node)
-            raise NotMade(f"{place}/{name} {how}; remove {place} and make it again", node.label, node.name)
+            raise NotMade(f"{place}/{name} {difference}; remove {place} and make it again", node.label, node.name)
 
 
 def not_dropped(store: Store, node: Step) -> None:

@@ -9,7 +9,7 @@ from sparring.workflows import ROOT
 
 
 def code_version() -> dict[str, Any]:
-    """The commit of the code and whether files were changed since; empty outside a git checkout.
+    """Return the commit of the code, and whether files were changed since. Empty outside a git checkout.
 
     Code that was submitted to a cluster is no checkout; there `$SPARRING_CODE` says which commit was sent.
     """

@@ -17,16 +17,16 @@ LUCENE = "lucene_index-"
 """Lucene draws an id for each index, and writes a segment for each thread; rankings show whether it is the same."""
 
 
-def first_difference(store: Path, other: Path) -> str | None:
-    """The first artifact or file of `store` that is not as in `other`, and why; None where nothing differs."""
-    here, there = _artifacts(store), _artifacts(other)
-    if lost := sorted(there - here):
-        return f"{lost[0]}: is not there"
-    if more := sorted(here - there):
-        return f"{more[0]}: the other run has none"
-    for name in sorted(here):
-        if found := artifact_difference(store / name, other / name):
-            return f"{name}/{found}"
+def first_difference(store: Path, reference: Path) -> str | None:
+    """Return the first artifact or file of `store` that differs from `reference`, and why, or None."""
+    present, expected = _artifacts(store), _artifacts(reference)
+    if missing := sorted(expected - present):
+        return f"{missing[0]}: is not there"
+    if added := sorted(present - expected):
+        return f"{added[0]}: the other run has none"
+    for name in sorted(present):
+        if difference := artifact_difference(store / name, reference / name):
+            return f"{name}/{difference}"
     return None
 
 
@@ -34,38 +34,38 @@ def _artifacts(store: Path) -> set[str]:
     return {path.name for path in store.iterdir() if path.is_dir() and not path.name.startswith(".")}
 
 
-def artifact_difference(one: Path, other: Path) -> str | None:
-    """The first file of an artifact that differs, and how."""
-    if not (one / RECORD).is_file():
+def artifact_difference(artifact: Path, reference: Path) -> str | None:
+    """Return the first file of an artifact that differs from the reference, and how, or None."""
+    if not (artifact / RECORD).is_file():
         return f"{RECORD}: the artifact is not finished"
-    found = files_apart(one, other)
-    if not found and not _same(one / RECORD, other / RECORD):
+    differences = files_apart(artifact, reference)
+    if not differences and not _same(artifact / RECORD, reference / RECORD):
         return f"{RECORD}: {DIFFERS}"
-    return next((f"{name}: {how}" for name, how in found.items()), None)
+    return next((f"{name}: {difference}" for name, difference in differences.items()), None)
 
 
-def files_apart(one: Path, other: Path) -> dict[str, str]:
-    """The files of an artifact, but for its record, that are not as in the other directory, and how they differ."""
-    if one.name.startswith(LUCENE):
+def files_apart(artifact: Path, reference: Path) -> dict[str, str]:
+    """Return the files of an artifact, except its record, that differ from the reference, and how."""
+    if artifact.name.startswith(LUCENE):
         return {}
-    here, there = _files(one), _files(other)
+    present, expected = _files(artifact), _files(reference)
     return {
-        **dict.fromkeys(sorted(there - here), "is not there"),
-        **dict.fromkeys(sorted(here - there), "is left over"),
-        **{name: DIFFERS for name in sorted(here & there) if not _same(one / name, other / name)},
+        **dict.fromkeys(sorted(expected - present), "is not there"),
+        **dict.fromkeys(sorted(present - expected), "is left over"),
+        **{name: DIFFERS for name in sorted(present & expected) if not _same(artifact / name, reference / name)},
     }
 
 
 def _files(artifact: Path) -> set[str]:
-    found = (path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file())
-    return {str(name) for name in found if name.parts[0] not in {*UNLIKE, RECORD}}
+    paths = (path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file())
+    return {str(name) for name in paths if name.parts[0] not in {*UNLIKE, RECORD}}
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Whether two files have the same content; of JSON, without what varies."""
-    if one.suffix in (".json", ".jsonl"):
-        return _values(one) == _values(other)
-    return filecmp.cmp(one, other, shallow=False)
+def _same(file: Path, reference: Path) -> bool:
+    """Check whether two files have the same content. In JSON, values that vary between runs are ignored."""
+    if file.suffix in (".json", ".jsonl"):
+        return _values(file) == _values(reference)
+    return filecmp.cmp(file, reference, shallow=False)
 
 
 def _values(path: Path) -> list[Any]:

@@ -105,21 +105,21 @@ class Step:
 
     @property
     def description(self) -> Description:
-        """What the step's function says of itself."""
+        """Return the description of the step's function."""
         return description(self.function)
 
     @property
     def name(self) -> str:
-        """The directory's name in the store."""
+        """Return the directory's name in the store."""
         return f"{self.function.__name__}-{self.fingerprint[:12]}"
 
     @cached_property
     def upstream(self) -> list["Step"]:
-        """The steps among the inputs, in order."""
+        """Return the steps among the inputs, in order."""
         return list(steps_in(self.inputs))
 
     def reads(self, before: "Step", files: str) -> bool:
-        """Whether the step reads files (a glob pattern) of an input's artifact."""
+        """Check whether the step reads files (a glob pattern) of an input's artifact."""
         carries = self.description.carries
         return files not in before.description.carried or any(
             self.inputs[name].fingerprint == before.fingerprint and does(self.inputs) for name, does in carries.items()
@@ -127,29 +127,29 @@ class Step:
 
 
 def function_name(function: Function) -> str:
-    """The dotted path of a step's function, as identities and records have it."""
+    """Return the dotted path of a step's function, as identities and records have it."""
     return modules.canonical(f"{function.__module__}.{function.__qualname__}")
 
 
 def description(function: Function) -> Description:
-    """What a step function says of itself."""
+    """Return the description of a step function."""
     return getattr(function, "description", UNDESCRIBED)
 
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """ValueError where this block makes more than `MOST_STEPS` steps, as a number that is absurd would."""
-    if _made.get() is not None:  # what is around this block counts already
+    """Raise ValueError if this block makes more than `MOST_STEPS` steps, as an absurd number in a config would."""
+    if _counter.get() is not None:  # what is around this block counts already
         yield
         return
-    token = _made.set(itertools.count(1))
+    token = _counter.set(itertools.count(1))
     try:
         yield
     finally:
-        _made.reset(token)
+        _counter.reset(token)
 
 
-_made: ContextVar[Iterator[int] | None] = ContextVar("made", default=None)
+_counter: ContextVar[Iterator[int] | None] = ContextVar("counter", default=None)
 
 
 @contextmanager
@@ -167,14 +167,16 @@ _phase: ContextVar[str] = ContextVar("phase", default="")
 
 
 def step(label: str, function: Function, *, part: str | None = None, **inputs: Any) -> Step:
-    """Bind a step function to its inputs. UserError for inputs that are missing or unknown, which names them all, and
-    for one without a stable form; ValueError for too many steps where they are `counted`.
+    """Bind a step function to its inputs.
 
-    `part` is neither an input nor identity: the part of a run that this step belongs to, where its function serves
-    several, as `train` does.
+    UserError names all inputs that are missing or unknown, or an input without a stable form. ValueError for too many
+    steps inside `counted`.
+
+    `part` is neither an input nor identity: the part of a run that this step belongs to. Functions that serve more than
+    one part, such as `train`, need it.
     """
-    made = _made.get()
-    if made is not None and next(made) > MOST_STEPS:
+    counter = _counter.get()
+    if counter is not None and next(counter) > MOST_STEPS:
         raise ValueError(f"it makes more than {MOST_STEPS:,} steps; accepted: fewer (rounds, seeds, folds)")
     try:
         bound = _signature(function).bind(None, None, **inputs)
@@ -191,27 +193,37 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
         "version": description(function).version,
         "inputs": forms,
     }
-    ours = [name for name in description(function).modules if "." not in inputs[name]]  # of others the source counts
-    if versions := {name: number for name in ours if (number := declared(inputs[name], "version")) is not None}:
+    built_in = [
+        name for name in description(function).modules if "." not in inputs[name]
+    ]  # modules outside count by their source
+    if versions := {name: number for name in built_in if (number := declared(inputs[name], "version")) is not None}:
         identity["versions"] = versions
     code = foreign_code(function, inputs)
     if code:
         identity["code"] = code
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    own = part if part is not None else description(function).part
+    part_of_run = part if part is not None else description(function).part
     return Step(
-        label=label, function=function, inputs=inputs, fingerprint=digest, code=code, part=own, phase=_phase.get()
+        label=label,
+        function=function,
+        inputs=inputs,
+        fingerprint=digest,
+        code=code,
+        part=part_of_run,
+        phase=_phase.get(),
     )
 
 
 def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
-    """What is wrong with a step's inputs, and the line of the recipe that bound them."""
+    """Describe what is wrong with a step's inputs, and name the line of the recipe that bound them."""
     parameters = _signature(function).parameters.values()
-    takes = {one.name: one for one in list(parameters)[2:] if one.kind is not one.VAR_KEYWORD}
-    missing = [name for name, one in takes.items() if one.default is one.empty and name not in inputs]
+    takes = {
+        parameter.name: parameter for parameter in list(parameters)[2:] if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    missing = [name for name, parameter in takes.items() if parameter.default is parameter.empty and name not in inputs]
     unknown = [name for name in inputs if name not in takes and len(takes) == len(parameters) - 2]
-    wrong = [f"{what}: {listing(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
-    first = [one.name for one in list(parameters)[:2]]
+    wrong = [f"{problem}: {listing(names)}" for problem, names in (("missing", missing), ("unknown", unknown)) if names]
+    first = [parameter.name for parameter in list(parameters)[:2]]
     beginning = f"{_bound_by(label)}: {function.__name__} takes"
     if len(first) < 2 or set(first) & inputs.keys():
         return (
@@ -221,35 +233,38 @@ def _misfit(label: str, function: Function, inputs: Mapping[str, Any]) -> str:
 
 
 def _bound_by(label: str) -> str:
-    """A step, and the line of the recipe that bound it."""
-    where = next(frame for frame in inspect.stack() if frame.filename != __file__)
-    return f"{where.filename}, line {where.lineno}: the step {label!r}"
+    """Name a step, and the line of the recipe that bound it."""
+    caller = next(frame for frame in inspect.stack() if frame.filename != __file__)
+    return f"{caller.filename}, line {caller.lineno}: the step {label!r}"
 
 
 def foreign_code(function: Function, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Digests of the modules outside this repository that a step names: its own, its objective's, those of losses and
-    samplers in its configs. UserError if one of them is not Python."""
+    """Return digests of the modules outside this repository that a step names.
+
+    These are the modules of its function, its objective, and the losses and samplers in its configs. UserError if one
+    of them is not Python.
+    """
     named = [inputs[name] for name in description(function).modules if "." in inputs[name]]
     try:
-        found = {name: modules.digest(name) for name in sorted({function.__module__, *named, *_modules_in(inputs)})}
+        digests = {name: modules.digest(name) for name in sorted({function.__module__, *named, *_modules_in(inputs)})}
     except ValueError as error:
         raise UserError(str(error)) from None
-    return {name: digest for name, digest in found.items() if digest is not None}
+    return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def _modules_in(value: Any) -> Iterator[str]:
-    """The modules of the functions and retriever kinds that configs among the inputs name."""
-    for one in _leaves(value):
-        if isinstance(one, FunctionRef):
-            yield one.function.rpartition(".")[0]
-        elif isinstance(one, BaseModel):
-            if "." in (kind := str(getattr(one, "kind", ""))):
+    """Yield the modules of the functions and retriever kinds that configs among the inputs name."""
+    for leaf in _leaves(value):
+        if isinstance(leaf, FunctionRef):
+            yield leaf.function.rpartition(".")[0]
+        elif isinstance(leaf, BaseModel):
+            if "." in (kind := str(getattr(leaf, "kind", ""))):
                 yield kind
-            yield from _modules_in([getattr(one, name) for name in type(one).model_fields])
+            yield from _modules_in([getattr(leaf, name) for name in type(leaf).model_fields])
 
 
 def canonical(value: Any) -> Any:
-    """The JSON form of a value in a fingerprint; TypeError if it has no stable one."""
+    """Return the JSON form of a value in a fingerprint. TypeError if the value has no stable form."""
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, Step):
@@ -280,12 +295,12 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def steps_in(value: Any) -> Iterator[Step]:
-    """The steps among inputs, in order."""
-    return (one for one in _leaves(value) if isinstance(one, Step))
+    """Yield the steps among inputs, in order."""
+    return (leaf for leaf in _leaves(value) if isinstance(leaf, Step))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What inputs hold, in mappings and lists too, in order; of plain values nothing."""
+    """Yield the leaves of inputs in order, also of mappings and lists. Plain values are left out."""
     if isinstance(value, PLAIN):
         return
     if isinstance(value, (Mapping, list, tuple)):
@@ -296,7 +311,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def graph(wanted: Iterable[Step]) -> list[Step]:
-    """The wanted steps and all that they depend on, each once, inputs first."""
+    """Return the wanted steps and all that they depend on, each once, inputs first."""
     ordered: dict[str, Step] = {}
 
     def visit(node: Step) -> None:
@@ -310,13 +325,13 @@ def graph(wanted: Iterable[Step]) -> list[Step]:
     return list(ordered.values())
 
 
-def relabelled(wanted: Step, labels: Mapping[str, str], phases: Mapping[str, str] | None = None) -> Step:
-    """The same graph with other labels, or other phases, for some steps, given by fingerprint."""
-    done: dict[str, Step] = {}
+def relabelled(last: Step, labels: Mapping[str, str], phases: Mapping[str, str] | None = None) -> Step:
+    """Copy a graph with new labels or phases for some steps, which are named by fingerprint."""
+    copies: dict[str, Step] = {}
 
-    for node in graph([wanted]):
+    for node in graph([last]):
         label = labels.get(node.fingerprint, node.label)
         phase = (phases or {}).get(node.fingerprint, node.phase)
-        inputs = mapped(node.inputs, lambda one: done[one.fingerprint] if isinstance(one, Step) else one)
-        done[node.fingerprint] = replace(node, label=label, phase=phase, inputs=inputs)
-    return done[wanted.fingerprint]
+        inputs = mapped(node.inputs, lambda value: copies[value.fingerprint] if isinstance(value, Step) else value)
+        copies[node.fingerprint] = replace(node, label=label, phase=phase, inputs=inputs)
+    return copies[last.fingerprint]

@@ -23,8 +23,9 @@ RENEW_SECONDS, EXPIRE_SECONDS = 10.0, 60.0
 
 
 def read_leases(root: Path) -> dict[str, Any]:
-    """The contents of the leases in a store that have not expired, by the artifact's name and by S3's clock: those of
-    two machines differ."""
+    """Return the contents of unexpired leases in a store, by artifact name. S3's clock decides: those of two
+    machines differ.
+    """
     folder = root / LEASES
     ages = s3.ages(folder)
     contents = s3.read_json([folder / name for name, age in ages.items() if age < EXPIRE_SECONDS])
@@ -32,7 +33,7 @@ def read_leases(root: Path) -> dict[str, Any]:
 
 
 def lease_path(out: Path) -> Path:
-    """Where the lease of an artifact is."""
+    """Return the place of an artifact's lease."""
     return out.parent / LEASES / out.name
 
 
@@ -79,16 +80,16 @@ class Lease:
 
 @contextmanager
 def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
-    """Hold the lease of an artifact, waiting while another driver holds it, of which `on_wait` is told.
+    """Hold the lease of an artifact. While another driver holds it, tell `on_wait` its name and wait.
 
-    A driver takes a lease that its holder has not renewed for `EXPIRE_SECONDS`, by the waiting driver's clock. It takes
-    one of its own cache at once: it has locked the artifact on this machine, so that holder is dead.
+    A driver takes over a lease that its holder has not renewed for `EXPIRE_SECONDS`, by the waiting driver's clock. It
+    takes over a lease of its own cache at once: it has locked the artifact on this machine, so that holder is dead.
 
     UserError if the object store ignores conditions, because then no lease keeps a second driver out.
     """
-    path, own = lease_path(out), _contents(out)
-    seen, since = "", time.monotonic()
-    etag = s3.put_json(path, own, IfNoneMatch="*")
+    path, contents = lease_path(out), _contents(out)
+    seen_version, since = "", time.monotonic()
+    etag = s3.put_json(path, contents, IfNoneMatch="*")
     if etag is not None and s3.put_json(path, _contents(out), IfNoneMatch="*") is not None:
         raise UserError(
             f"--store {s3.url(out.parent)}: this object store ignores the condition If-None-Match; "
@@ -100,12 +101,12 @@ def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
             etag = s3.put_json(path, _contents(out), IfNoneMatch="*")
             continue
         current, lease = version
-        if current != seen:
-            if not seen and lease["cache"] != own["cache"]:
+        if current != seen_version:
+            if not seen_version and lease["cache"] != contents["cache"]:
                 on_wait(lease["holder"])
-            seen, since = current, time.monotonic()
-        if lease["cache"] == own["cache"] or time.monotonic() - since > EXPIRE_SECONDS:
-            etag = s3.put_json(path, _contents(out), IfMatch=seen)
+            seen_version, since = current, time.monotonic()
+        if lease["cache"] == contents["cache"] or time.monotonic() - since > EXPIRE_SECONDS:
+            etag = s3.put_json(path, _contents(out), IfMatch=seen_version)
         else:
             time.sleep(RENEW_SECONDS / 10)
     lease_held = Lease(out, etag)
@@ -116,7 +117,7 @@ def hold_lease(out: Path, on_wait: Callable[[str], None]) -> Iterator[Lease]:
 
 
 def _contents(out: Path) -> dict[str, Any]:
-    """What a driver writes into a lease. The nonce makes each version differ from the one before."""
+    """Return what a driver writes into a lease. The nonce makes each version differ from the one before."""
     return {
         "holder": driver_name(),
         "cache": _cache_id(out.parent),
@@ -126,7 +127,7 @@ def _contents(out: Path) -> dict[str, Any]:
 
 
 def _cache_id(root: Path) -> str:
-    """What identifies this cache of a store."""
+    """Identify this cache of a store."""
     path = root / ".cache-id"
     if not path.exists():
         with suppress(FileExistsError), replacing(path) as temporary:

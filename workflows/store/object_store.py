@@ -14,10 +14,10 @@ from sparring.workflows.store.store import ETAGS, RECORD, Named, Store, among, i
 
 
 def open_store(root: str | Path) -> Store:
-    """The store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of one."""
+    """Open the store in a directory, at `s3://bucket/prefix`, or at a path of this node's cache of such a prefix."""
     path = s3.local_path(root)
     s3.check_access(path)
-    file = next((one for one in (path, *path.parents) if os.path.isfile(one)), None)
+    file = next((parent for parent in (path, *path.parents) if os.path.isfile(parent)), None)
     if file is not None:
         raise UserError(
             f"{root}: the store cannot be there, as {file} is a file; accepted: a folder, or s3://BUCKET/PREFIX"
@@ -89,17 +89,17 @@ class ObjectStore(Store):
             transfer.sync(out, delete=True)
             record = {**record, "digests": self._keep_digests(node)}
             lease.check()
-            ours = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None
+            written = s3.put_json(out / RECORD, record, IfNoneMatch="*") is not None
             self.prefetch_records([node], refresh=True)
-            return ours
+            return written
 
         # The file lock lets one driver of this machine through; the lease, one of all machines.
         with super().locked(node, on_wait), leases.hold_lease(out, on_wait) as lease:
             yield finish
 
     def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
-        """The version (ETag) of each object; none is read, as S3 itself checks the bytes that it keeps."""
-        return {name: str(about["ETag"]) for name, about in s3.listing(self.path(node)).items() if is_made(name)}
+        """Return the version (ETag) of each object. Objects are not read: S3 itself checks the bytes that it keeps."""
+        return {name: str(details["ETag"]) for name, details in s3.listing(self.path(node)).items() if is_made(name)}
 
     def _keep_digests(self, node: Step) -> str:
         return str(s3.put_json(self.path(node) / ETAGS, dict(self._digests(node, lambda size: None))))
@@ -125,7 +125,9 @@ class ObjectStore(Store):
         self._records[self.path(node) / RECORD] = None
 
     def _remote_sizes(self, node: Named, parts: list[str]) -> dict[str, int]:
-        """Sizes of an artifact's files on S3, or of those of some parts (glob patterns of its entries)."""
+        """Return sizes of an artifact's files on S3, or of some parts (glob patterns of its entries)."""
         return {
-            name: about["size"] for name, about in s3.listing(self.path(node)).items() if among(name, parts or ["*"])
+            name: details["size"]
+            for name, details in s3.listing(self.path(node)).items()
+            if among(name, parts or ["*"])
         }

@@ -9,38 +9,39 @@ from sparring.workflows.store.store import Store
 State = Literal["done", "partial", "to do", "not needed"]
 
 
-def pending(wanted: Iterable[Step], store: Store, *, complete: bool = False) -> list[Step]:
-    """The steps that have to run for the wanted ones, inputs first. An unfinished step that none of them needs is left
-    out, and so is one that lacks only dropped parts that none of them reads.
+def pending(requested: Iterable[Step], store: Store, *, complete: bool = False) -> list[Step]:
+    """Return the steps that have to run for the requested steps, inputs first.
 
-    A wanted step with dropped parts counts as done, unless `complete` asks for the wanted steps with all their parts.
+    Unfinished steps that no requested step needs are left out. So are steps that lack only dropped parts, unless a step
+    that runs reads those parts. A requested step with dropped parts counts as done, unless `complete` asks for all
+    parts.
     """
-    wanted = list(wanted)
-    store.prefetch_records(graph(wanted))
-    found: set[str] = set()
+    requested = list(requested)
+    store.prefetch_records(graph(requested))
+    needed_steps: set[str] = set()
 
     def visit(node: Step) -> None:
-        if node.fingerprint in found:
+        if node.fingerprint in needed_steps:
             return
-        found.add(node.fingerprint)
-        for before in node.upstream:
-            if not _is_readable(before, node, store):
-                visit(before)
+        needed_steps.add(node.fingerprint)
+        for source in node.upstream:
+            if not _is_readable(source, node, store):
+                visit(source)
 
-    for node in wanted:
+    for node in requested:
         if not (store.is_complete(node) if complete else store.is_done(node)):
             visit(node)
-    return [node for node in graph(wanted) if node.fingerprint in found]
+    return [node for node in graph(requested) if node.fingerprint in needed_steps]
 
 
 def _is_readable(before: Step, node: Step, store: Store) -> bool:
-    """Whether a step finds all that it reads of an input's artifact."""
+    """Check whether all files that a step reads of an input's artifact are there."""
     record = store.record(before)
     return record is not None and not any(node.reads(before, files) for files in record["dropped"])
 
 
 def states(wanted: list[Step], store: Store) -> list[tuple[Step, State]]:
-    """Every step of the graph with its state."""
+    """Return every step of the graph with its state."""
     waiting = pending(wanted, store)
     fingerprints, started = {node.fingerprint for node in waiting}, store.started(waiting)
 

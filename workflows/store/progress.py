@@ -25,7 +25,9 @@ class Progress:
         self._write()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._write()
 
     def add(self, count: int = 1, note: str = "") -> None:
@@ -59,7 +61,7 @@ class Progress:
 
 
 def describe(out: Path) -> str:
-    """The progress of a step in a few words; empty if there is none."""
+    """Describe the progress of a step in a few words. Empty if there is none."""
     state = read_progress(out)
     if state is None:
         return ""
@@ -68,7 +70,7 @@ def describe(out: Path) -> str:
 
 
 def read_progress(out: Path) -> dict[str, Any] | None:
-    """The content of a step's progress file; None if there is none, or not a complete one."""
+    """Return the content of a step's progress file, or None if the file is missing or incomplete."""
     try:
         return json.loads((out / PROGRESS).read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -40,26 +40,29 @@ Listing = dict[str, Any]
 # Paths
 
 
-def local_path(where: str | Path) -> Path:
-    """The local path of a store or of a file in it: the path itself, or that in this node's cache. Sends no request."""
+def local_path(location: str | Path) -> Path:
+    """Return the local path of a store or of a file in it: the path itself, or its place in this node's cache.
+
+    No request is sent.
+    """
     cache = Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring").absolute()
-    if isinstance(where, str) and "://" in where:
-        parts = urlsplit(where)
+    if isinstance(location, str) and "://" in location:
+        parts = urlsplit(location)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UserError(f"--store: has more in it than a bucket and a prefix, and would end in logs; {ACCEPTED}")
         if parts.scheme != "s3" or not re.fullmatch(BUCKET, parts.netloc):
-            asked = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
-            raise UserError(f"--store {where}: {ACCEPTED}{asked}")
+            advice = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
+            raise UserError(f"--store {location}: {ACCEPTED}{advice}")
         prefix = [part for part in parts.path.split("/") if part]
         if ".." in prefix:
-            raise UserError(f"--store {where}: a prefix without `..`; {ACCEPTED}")
+            raise UserError(f"--store {location}: a prefix without `..`; {ACCEPTED}")
         return cache.joinpath(SCHEME, parts.netloc, *prefix)
-    path = Path(where).absolute()
+    path = Path(location).absolute()
     return cache.joinpath(SCHEME, object_path(path)) if is_cached(path) else path
 
 
 def is_cached(path: Path) -> bool:
-    """Whether a path is one in a cache of S3, on this node or another."""
+    """Check whether a path lies in a cache of S3, on this node or another."""
     return SCHEME in path.parts
 
 
@@ -75,7 +78,7 @@ def url(path: Path) -> str:
 
 
 def _bucket_and_key(path: Path) -> dict[str, str]:
-    """The arguments by which S3's own operations take an object."""
+    """Return an object's arguments for S3's own operations."""
     bucket, _, key = object_path(path).partition("/")
     return {"Bucket": bucket, "Key": key}
 
@@ -95,18 +98,20 @@ class Unanswered(StepFailed, OSError):
 
 
 def _answered(function: Callable[..., R]) -> Callable[..., R]:
-    """A function that asks S3: Unanswered where that fails. What is not there, and this machine's disk, is its own
-    error."""
+    """Wrap a function that talks to S3, so that it raises Unanswered if that fails.
+
+    FileNotFoundError and errors of this machine's disk pass unchanged.
+    """
 
     @wraps(function)
-    def asking(*given: Any, **more: Any) -> R:
+    def asking(*arguments: Any, **named: Any) -> R:
         try:
-            return function(*given, **more)
+            return function(*arguments, **named)
         except (FileNotFoundError, Unanswered):
             raise
         except Exception as error:
-            theirs = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "s3fs")
-            if not theirs and (not isinstance(error, OSError) or error.errno in OF_THE_DISK):
+            from_client = type(error).__module__.partition(".")[0] in ("aiohttp", "botocore", "s3fs")
+            if not from_client and (not isinstance(error, OSError) or error.errno in OF_THE_DISK):
                 raise
             raise Unanswered(f"S3 does not answer as it should: {first_line(error)}") from error
 
@@ -114,7 +119,7 @@ def _answered(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def check_access(path: Path) -> None:
-    """UserError if a path is in a cache of S3 and its bucket cannot be used."""
+    """Raise UserError if a path is in a cache of S3 and its bucket cannot be used."""
     if not is_cached(path):
         return
     name, bucket = f"--store {url(path)}", _bucket_and_key(path)["Bucket"]
@@ -134,7 +139,7 @@ def check_access(path: Path) -> None:
 
 
 def ray_storage(path: Path) -> dict[str, Any]:
-    """A path that all nodes can use, as arguments of Ray Train's RunConfig."""
+    """Return a path that all nodes can use, as arguments of Ray Train's RunConfig."""
     if not is_cached(path):
         return {"storage_path": str(path)}
     from pyarrow.fs import FSSpecHandler, PyFileSystem
@@ -144,15 +149,17 @@ def ray_storage(path: Path) -> dict[str, Any]:
 
 @_answered
 def listing(folder: Path) -> Listing:
-    """All objects below a folder, by their paths relative to it."""
+    """Return all objects below a folder, by their paths relative to it."""
     prefix = object_path(folder)
-    return {name.removeprefix(f"{prefix}/"): about for name, about in file_system().find(prefix, detail=True).items()}
+    return {
+        name.removeprefix(f"{prefix}/"): details for name, details in file_system().find(prefix, detail=True).items()
+    }
 
 
 @_answered
 def ages(folder: Path) -> dict[str, float]:
-    """Seconds since each object below a folder was written, by S3's own clock."""
-    written = {name: about["LastModified"] for name, about in listing(folder).items()}
+    """Return the seconds since each object below a folder was written, by S3's own clock."""
+    written = {name: details["LastModified"] for name, details in listing(folder).items()}
     if not written:
         return {}
     answer = file_system().call_s3("head_bucket", Bucket=_bucket_and_key(folder)["Bucket"])
@@ -200,7 +207,7 @@ def delete_if(path: Path, etag: str) -> None:
 
 @_answered
 def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
-    """The objects at those of the paths where there is one, read by one batch of requests."""
+    """Read the objects that exist at some paths, by one batch of requests."""
     bodies = file_system().cat([object_path(path) for path in paths], on_error="return") if paths else {}
     for body in bodies.values():
         if isinstance(body, BaseException) and not isinstance(body, FileNotFoundError):
@@ -209,13 +216,13 @@ def read_bodies(paths: list[Path]) -> dict[Path, bytes]:
 
 
 def read_json(paths: list[Path]) -> dict[Path, Any]:
-    """The same, of JSON objects; Damaged for one that is none."""
+    """Read JSON objects like `read_bodies`. Damaged for an object that is no JSON."""
     return {path: parsed(body, path, url(path)) for path, body in read_bodies(paths).items()}
 
 
 @_answered
 def read_version(path: Path) -> tuple[str, Any] | None:
-    """The ETag and the JSON of an object, or None if there is none; Damaged where it is no JSON."""
+    """Return the ETag and the JSON of an object, or None if there is none. Damaged if it is no JSON."""
     try:
         etag = str(file_system().info(object_path(path))["ETag"])
         return etag, parsed(file_system().cat_file(object_path(path)), path, url(path))
@@ -250,5 +257,5 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line."""
+    """Shorten an error to one line."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -38,18 +38,18 @@ NOT_MADE = {RECORD, FAILURE, LOCK, PROGRESS, DIGESTS, ETAGS, "ray"}
 
 
 def is_made(name: str) -> bool:
-    """Whether a file of an artifact is part of what its step made: not a temporary or hidden one, nor its driver's."""
+    """Check whether a file of an artifact was made by its step: it is not temporary or hidden, nor its driver's."""
     parts = Path(name).parts
     return parts[0] not in NOT_MADE and not any(part.startswith(".") for part in parts)
 
 
 def among(name: str, parts: Iterable[str]) -> bool:
-    """Whether a file belongs to some parts of an artifact: glob patterns of its entries."""
+    """Check whether a file belongs to some parts of an artifact: glob patterns of its entries."""
     return any(fnmatch(Path(name).parts[0], part) for part in parts)
 
 
 def read_record(path: Path, body: bytes, place: str) -> dict[str, Any]:
-    """The record in a file; Damaged where it is none. `place` says for people where it is."""
+    """Read the record in a file. Damaged if it is none. `place` names the file for people."""
     record: dict[str, Any] = parsed(body, path, place)
     if not isinstance(record, dict) or not record.keys() >= WRITTEN:
         raise Damaged(f"{place}: no record of a step", path)
@@ -61,7 +61,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """Return the directory's name."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ class Store:
         self.root = Path(root).absolute()
 
     def path(self, node: Named) -> Path:
-        """The artifact's directory on this node, whether it exists or not."""
+        """Return the artifact's directory on this node, whether it exists or not."""
         return self.root / node.name
 
     def location(self, node: Named) -> str:
-        """Where the artifact is, for people: a path or an S3 URL."""
+        """Return the place of the artifact for people: a path or an S3 URL."""
         return str(self.path(node))
 
     def record(self, node: Named) -> dict[str, Any] | None:
-        """The finished artifact's record, or None."""
+        """Return the finished artifact's record, or None."""
         path = self.path(node) / RECORD
         try:
             return read_record(path, path.read_bytes(), str(path))
@@ -99,11 +99,11 @@ class Store:
             return None
 
     def is_done(self, node: Step) -> bool:
-        """Whether the artifact is finished, even if parts of it have been dropped since."""
+        """Check whether the artifact is finished, even if parts of it have been dropped since."""
         return self.record(node) is not None
 
     def is_complete(self, node: Step) -> bool:
-        """Whether the artifact is finished and no part of it was dropped, so that other steps can read it."""
+        """Check whether the artifact is finished and complete, so that other steps can read it."""
         record = self.record(node)
         return record is not None and not record["dropped"]
 
@@ -117,7 +117,7 @@ class Store:
         """Make files of artifacts readable on this node: the named parts, or all. Nothing to do in a directory."""
 
     def sizes(self, nodes: Sequence[Named], *parts: str) -> list[int]:
-        """Bytes of each artifact, or of its parts (glob patterns)."""
+        """Return the bytes of each artifact, or of its parts (glob patterns)."""
         return [sum(map(_size, self._files(node, parts or ["*"]))) for node in nodes]
 
     def started(self, nodes: Iterable[Named]) -> set[str]:
@@ -129,11 +129,11 @@ class Store:
         return {node.name for node in nodes if has_files(self.path(node))}
 
     def holders(self, nodes: Iterable[Named]) -> dict[str, str]:
-        """The drivers that are writing artifacts now, by the artifact's name."""
+        """Return the drivers that are writing artifacts now, by the artifact's name."""
         return {node.name: holder for node in nodes if (holder := self._holder(node))}
 
     def progress(self, node: Named) -> dict[str, Any] | None:
-        """The progress of a step that a driver is running, as of the last call of `holders`."""
+        """Return the progress of a step that a driver is running, as of the last call of `holders`."""
         return read_progress(self.path(node))
 
     def keep_config(self, run: str, tree: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Store:
         write_json(path, tree)
 
     def kept_config(self, run: str) -> dict[str, Any] | None:
-        """The resolved config of the last run of a name; None where none is kept."""
+        """Return the resolved config of the last run of a name, or None if none is kept."""
         try:
             kept: dict[str, Any] = json.loads(self._config(run).read_text())
         except (FileNotFoundError, ValueError):  # a damaged one is none: what it says can be found again
@@ -162,14 +162,13 @@ class Store:
         return self._delete(node, parts)
 
     def artifact(self, name: str) -> Artifact:
-        """The artifact of a name, with its step's label where it is finished, else the name. UserError where it is no
-        artifact's name."""
+        """Return the artifact of a name, labelled like its step if it is finished. UserError for an invalid name."""
         if not NAME.fullmatch(name):
             raise UserError(f"{name!r}: not the name of an artifact; accepted: such as train-0123456789ab")
-        found = Artifact(name, name)
+        named = Artifact(name, name)
         with suppress(Damaged):
-            found = Artifact(name, (self.record(found) or {}).get("label", name))
-        return found
+            named = Artifact(name, (self.record(named) or {}).get("label", name))
+        return named
 
     @contextmanager
     def locked(self, node: Step, on_wait: Callable[[str], None]) -> Iterator[Callable[[dict[str, Any]], bool]]:
@@ -205,9 +204,10 @@ class Store:
         return freed
 
     def changes(self, node: Step, on_read: Callable[[int], object] = lambda size: None) -> dict[str, str] | None:
-        """The files of a finished artifact that are not as its step left them, and how they differ, in words.
+        """Return the files of a finished artifact that differ from what its step left, and how, in words.
 
-        None where no digests were kept when it was finished. `on_read` is told of the bytes that are read.
+        Return None if no digests were kept when the artifact was finished. `on_read` is called with the number of bytes
+        read.
         """
         try:
             record = self.record(node)
@@ -218,19 +218,21 @@ class Store:
         of_them, kept = self._kept_digests(node)
         if of_them != record["digests"]:
             return {self.digests: "is not there" if of_them is None else "has changed"}
-        kept = {name: one for name, one in kept.items() if not among(name, record["dropped"])}
+        kept = {name: code for name, code in kept.items() if not among(name, record["dropped"])}
         now = self._digests(node, on_read)
-        changed = {name: one for name, one in now.items() if one != kept.get(name, one) or one.startswith(UNREADABLE)}
+        changed = {
+            name: code for name, code in now.items() if code != kept.get(name, code) or code.startswith(UNREADABLE)
+        }
         return {
             **dict.fromkeys(sorted(kept.keys() - now), "is not there"),
-            **{name: one if one.startswith(UNREADABLE) else "has changed" for name, one in sorted(changed.items())},
+            **{name: code if code.startswith(UNREADABLE) else "has changed" for name, code in sorted(changed.items())},
             **dict.fromkeys(sorted(now.keys() - kept), "was not there"),
         }
 
     def _digests(self, node: Step, on_read: Callable[[int], object]) -> Mapping[str, str]:
-        """A digest of each file that a step has made, or why it cannot be read."""
+        """Return a digest of each file that a step has made, or why it cannot be read."""
 
-        def found(file: Path) -> str:
+        def read(file: Path) -> str:
             try:
                 return digest(file)
             except OSError as error:
@@ -241,23 +243,23 @@ class Store:
         files = {str(file.relative_to(self.path(node))): file for file in self._files(node, ["*"])}
         files = {name: file for name, file in files.items() if is_made(name)}
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            return dict(zip(files, pool.map(found, files.values()), strict=True))
+            return dict(zip(files, pool.map(read, files.values()), strict=True))
 
     def _keep_digests(self, node: Step) -> str:
-        """Write the digests of all files; the digest of that."""
+        """Write the digests of all files, and return the digest of the list."""
         path = self.path(node) / DIGESTS
         with replacing(path) as temporary:
-            found = self._digests(node, lambda size: None)
-            temporary.write_text("".join(f"{one}  {name}\n" for name, one in sorted(found.items())))
+            digests = self._digests(node, lambda size: None)
+            temporary.write_text("".join(f"{code}  {name}\n" for name, code in sorted(digests.items())))
         return digest(path)
 
     def _kept_digests(self, node: Step) -> tuple[str | None, dict[str, str]]:
-        """What `_keep_digests` returned, as it is now, or None where it is lost; and what it wrote."""
+        """Read the list that `_keep_digests` wrote: the list's digest, None if it is lost, and the files' digests."""
         path = self.path(node) / DIGESTS
         if not path.is_file():
             return None, {}
         lines = path.read_text(errors="replace").splitlines()
-        return digest(path), {name: one for one, _, name in (line.partition("  ") for line in lines)}
+        return digest(path), {name: code for code, _, name in (line.partition("  ") for line in lines)}
 
     def _write(self, node: Named, record: dict[str, Any]) -> None:
         write_json(self.path(node) / RECORD, record)
@@ -274,13 +276,13 @@ class Store:
         return freed
 
     def _files(self, node: Named, parts: Sequence[str]) -> list[Path]:
-        """The files of some parts of an artifact on this node."""
+        """Return the files of some parts of an artifact on this node."""
         matches = [path for part in parts for path in sorted(self.path(node).glob(part))]
         inside = [[path] if path.is_file() else sorted(path.rglob("*")) for path in matches]
         return list(dict.fromkeys(file for files in inside for file in files if file.is_file()))
 
     def _holder(self, node: Named) -> str:
-        """The driver on this machine that is writing the artifact now; empty if there is none."""
+        """Return the driver on this machine that is writing the artifact now. Empty if there is none."""
         try:
             with (self.path(node) / LOCK).open() as file:
                 try:
@@ -293,7 +295,7 @@ class Store:
 
 
 def _size(file: Path) -> int:
-    """Its bytes; 0 where another command has removed it meanwhile."""
+    """Return a file's size in bytes, or 0 if another command has removed it meanwhile."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -301,7 +303,7 @@ def _size(file: Path) -> int:
 
 
 def driver_name() -> str:
-    """How other drivers name this one."""
+    """Return the name by which other drivers know this driver."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

@@ -25,17 +25,17 @@ UPLOADED, VERSIONS = ".uploaded", ".versions"
 
 
 def localize(value: Any) -> Any:
-    """A value with each path of S3's cache in it (also as text) replaced by this node's, after a download.
+    """Replace each path of S3's cache in a value (also in text) by this node's path, after downloading it.
 
-    A task names its artifacts by the paths of the node that sent it; this makes them paths of the node that works.
+    A task names its artifacts by the paths of the node that sent it. This makes them paths of the node that works.
     """
 
-    def local(one: Any) -> Any:
-        if not (isinstance(one, (str, Path)) and f"/{s3.SCHEME}/" in str(one)):
-            return one
-        path = s3.local_path(Path(one))
+    def local(leaf: Any) -> Any:
+        if not (isinstance(leaf, (str, Path)) and f"/{s3.SCHEME}/" in str(leaf)):
+            return leaf
+        path = s3.local_path(Path(leaf))
         download(path)
-        return type(one)(path)
+        return type(leaf)(path)
 
     return mapped(value, local)
 
@@ -80,7 +80,7 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
 
 
 def sync(folder: Path, *, delete: bool = False) -> None:
-    """Upload all of a directory, each of its subdirectories as one thing; `delete` on S3 what is no longer here."""
+    """Upload a directory, each of its subdirectories as a unit. `delete` from S3 what is gone here."""
     if not s3.is_cached(folder) or not folder.is_dir():
         return
     with timed("files"):
@@ -89,7 +89,7 @@ def sync(folder: Path, *, delete: bool = False) -> None:
         for child in sorted(folder.iterdir()):
             if is_made(child.name):
                 upload(child, remote)
-        gone = [
+        removed = [
             name
             for name in remote
             if delete
@@ -97,7 +97,7 @@ def sync(folder: Path, *, delete: bool = False) -> None:
             and Path(name).parts[0] not in NOT_MADE
             and not (artifact / name.removesuffix(f"/{UPLOADED}")).exists()
         ]
-        s3.delete(artifact, gone)
+        s3.delete(artifact, removed)
 
 
 @contextmanager
@@ -108,37 +108,40 @@ def _download_lock(artifact: Path) -> Iterator[None]:
 
 
 def _complete_files(remote: s3.Listing) -> s3.Listing:
-    """The files of an artifact's listing that are in no directory, or in a complete one."""
+    """Select the files of an artifact's listing that are in no directory, or in a complete directory."""
     directories = {name.removesuffix(f"/{UPLOADED}") for name in remote if name.endswith(f"/{UPLOADED}")}
     return {
-        name: about
-        for name, about in remote.items()
+        name: details
+        for name, details in remote.items()
         if is_made(name) and ("/" not in name or any(str(part) in directories for part in Path(name).parents))
     }
 
 
 def _local_files(artifact: Path, path: Path) -> set[str]:
-    """The files of an artifact at or below a path of the cache, relative to the artifact."""
+    """Return the files of an artifact at or below a path of the cache, relative to the artifact."""
     files = [path] if path.is_file() else path.rglob("*")
     names = (str(file.relative_to(artifact)) for file in files if file.is_file())
     return {name for name in names if is_made(name)}
 
 
-def _is_current(artifact: Path, name: str, about: Mapping[str, Any]) -> bool:
-    """Whether a file of the cache is the one on S3: its last transfer was of this version, and it is as it was then."""
+def _is_current(artifact: Path, name: str, details: Mapping[str, Any]) -> bool:
+    """Check whether a file of the cache equals the object on S3.
+
+    Its last transfer was of this version, and the file is unchanged since then.
+    """
     try:
-        return bool(json.loads((artifact / VERSIONS / name).read_text()) == _version(artifact / name, about))
+        return bool(json.loads((artifact / VERSIONS / name).read_text()) == _version(artifact / name, details))
     except (FileNotFoundError, ValueError):
         return False
 
 
-def _version(path: Path, about: Mapping[str, Any]) -> list[Any]:
-    """The digest that S3 has of an object (ETag), and what changes whenever the file in the cache is written."""
-    return [_etag(about), *_state(path)]
+def _version(path: Path, details: Mapping[str, Any]) -> list[Any]:
+    """Return the object's digest on S3 (ETag), and properties that change whenever the file in the cache is written."""
+    return [_etag(details), *_state(path)]
 
 
-def _etag(about: Mapping[str, Any]) -> str:
-    return str(about["ETag"]).strip('"')
+def _etag(details: Mapping[str, Any]) -> str:
+    return str(details["ETag"]).strip('"')
 
 
 def _state(path: Path) -> list[int]:
@@ -169,7 +172,7 @@ def _upload_file(artifact: Path, name: str) -> None:
 
 
 def _artifact_of(path: Path) -> Path:
-    """The directory of the artifact that a path belongs to."""
+    """Return the directory of the artifact that a path belongs to."""
     for folder in (path, *path.parents):
         if re.fullmatch(r"\w+-[0-9a-f]{12}", folder.name):
             return folder

@@ -52,7 +52,7 @@ class RatedPairs(Objective):
             raise UserError(f"rated: pairs of the splits {listing(splits)}; accepted: one, in `rated.splits`")
         examples = rated_pairs(table.parent, splits[0])
         ids = ids_of(table.parent / "documents.parquet", "doc_id")
-        self._pairs = np.stack([rows_of(examples[side], ids, what="examples") for side in ("first", "second")])
+        self._pairs = np.stack([rows_of(examples[side], ids, source="examples") for side in ("first", "second")])
         self._ratings = examples["score"].to_numpy()
 
     def rows(self) -> int:

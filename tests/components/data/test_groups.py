@@ -87,11 +87,11 @@ def test_an_id_that_is_not_in_the_collection_is_named_with_the_file(
 
 def test_rows_of_ids_in_chunks() -> None:
     among = pa.array(["a", "b", "c"])
-    assert rows_of(pa.array(["c", "a", "c"]), among, what="x").tolist() == [2, 0, 2]
-    chunked = rows_of(pa.chunked_array([["c"], ["b", "a"]]), among, what="x")
+    assert rows_of(pa.array(["c", "a", "c"]), among, source="x").tolist() == [2, 0, 2]
+    chunked = rows_of(pa.chunked_array([["c"], ["b", "a"]]), among, source="x")
     assert chunked.tolist() == [2, 1, 0]
     assert chunked.dtype == np.int64
-    assert rows_of(pa.array([], pa.string()), among, what="x").tolist() == []
+    assert rows_of(pa.array([], pa.string()), among, source="x").tolist() == []
 
 
 def test_positives_are_what_was_judged_above_zero(data: Path) -> None:

@@ -42,7 +42,7 @@ def test_ids_of_more_than_2_gib(tmp_path: Path) -> None:
     ids = ids_of(tmp_path / "documents.parquet", "doc_id")
     assert len(ids) == count
     sought = np.array([count - 1, 0, LIMIT // LONG + 1])
-    assert rows_of(ids.take(pa.array(sought)), ids, what="x").tolist() == sought.tolist()
+    assert rows_of(ids.take(pa.array(sought)), ids, source="x").tolist() == sought.tolist()
 
 
 def test_groups_with_more_than_2_gib_of_ids(tmp_path: Path) -> None:

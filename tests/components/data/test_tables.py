@@ -35,23 +35,23 @@ def ranking() -> pa.Table:
 
 
 def test_a_right_table_is_left_as_it_is() -> None:
-    assert check(ranking(), RANKING, what="x").equals(ranking())
+    assert check(ranking(), RANKING, source="x").equals(ranking())
 
 
 def test_columns_come_in_order_and_others_are_left_out() -> None:
     mixed = ranking().select(["score", "doc_id", "rank", "query_id"]).append_column("more", pa.array([1]))
-    assert check(mixed, RANKING, what="x").equals(ranking())
+    assert check(mixed, RANKING, source="x").equals(ranking())
 
 
 def test_a_missing_column_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="run: no column 'score'; it has query_id, doc_id, rank"):
-        check(ranking().drop_columns(["score"]), RANKING, what="run")
+        check(ranking().drop_columns(["score"]), RANKING, source="run")
 
 
 @pytest.mark.parametrize("values", [pa.array([1]), pa.array([b"x"]), pa.array([["x"]])])
 def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
     with pytest.raises(ValueError, match=rf"run: column 'doc_id' is {values.type}, expected large_string"):
-        check(ranking().set_column(1, "doc_id", values), RANKING, what="run")
+        check(ranking().set_column(1, "doc_id", values), RANKING, source="run")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_column_of_another_kind_is_named(values: pa.Array) -> None:
 )
 def test_other_widths_are_taken(column: str, values: pa.Array) -> None:
     at = RANKING.get_field_index(column)
-    assert check(ranking().set_column(at, column, values), RANKING, what="x").equals(ranking())
+    assert check(ranking().set_column(at, column, values), RANKING, source="x").equals(ranking())
 
 
 def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
@@ -78,7 +78,7 @@ def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
             "teacher": pa.nulls(1),
         }
     )
-    found = check(table, GROUPS, what="groups")
+    found = check(table, GROUPS, source="groups")
     assert found.schema.equals(GROUPS)
     assert found.to_pylist() == [{"query_id": "q", "visit": 0, "doc_ids": ["d"], "targets": [1.0], "teacher": None}]
 
@@ -86,7 +86,7 @@ def test_lists_of_other_widths_and_columns_of_nulls_are_taken() -> None:
 def test_fractions_are_no_relevance() -> None:
     table = pa.table({"query_id": ["q"], "doc_id": ["d"], "relevance": [0.5], "split": ["test"]})
     with pytest.raises(ValueError, match="column 'relevance' is double, expected int32"):
-        check(table, QRELS, what="qrels")
+        check(table, QRELS, source="qrels")
 
 
 @pytest.mark.parametrize(

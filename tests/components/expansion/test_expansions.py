@@ -27,7 +27,7 @@ def test_what_says_the_same_is_there_once_under_its_first_number() -> None:
     assert found == [(1, "May 18"), (4, "18 May")]
     rows = expansions.rows("q1", ["a", "A", "b"])
     assert [(row["doc_id"], row["text"], row["number"]) for row in rows] == [("q1#1", "a", 1), ("q1#3", "b", 3)]
-    check(pa.Table.from_pylist(rows), EXPANSIONS, what="rows")
+    check(pa.Table.from_pylist(rows), EXPANSIONS, source="rows")
 
 
 def test_each_expansion_is_a_query_of_a_collection(tmp_path: Path, data: Path) -> None:
@@ -36,7 +36,7 @@ def test_each_expansion_is_a_query_of_a_collection(tmp_path: Path, data: Path) -
     assert summary == {"expansions": 3, "queries": 2, "a_query": 1.5}
     assert os.path.samefile(tmp_path / "documents.parquet", data / "documents.parquet")
     before = {row["query_id"]: row for row in pq.read_table(data / "queries.parquet").to_pylist()}
-    asked = check(pq.read_table(tmp_path / "queries.parquet"), QUERIES, what="queries").to_pylist()
+    asked = check(pq.read_table(tmp_path / "queries.parquet"), QUERIES, source="queries").to_pylist()
     assert [row["query_id"] for row in asked] == ["q3#1", "q3#2", "q0#1"]
     assert asked[1]["text"] == f"{before['q3']['text']} ? co"
     assert asked[1]["split"] == before["q3"]["split"]
@@ -46,7 +46,7 @@ def test_each_expansion_is_a_query_of_a_collection(tmp_path: Path, data: Path) -
         for row in judged
         for k in {"q3": (1, 2), "q0": (1,)}.get(row["query_id"], ())
     }
-    found = check(pq.read_table(tmp_path / "qrels.parquet"), QRELS, what="qrels").to_pylist()
+    found = check(pq.read_table(tmp_path / "qrels.parquet"), QRELS, source="qrels").to_pylist()
     assert {(row["query_id"], row["doc_id"], row["relevance"]) for row in found} == wanted
     assert len(found) == len(wanted)
 

@@ -71,7 +71,7 @@ def test_as_a_plain_loop(config: dict[str, Any], k: int, words: int | None) -> N
             first = {query: {doc: score + 2.0 for doc, score in scores.items()} for query, scores in first.items()}
         lexical = (words is not None, False)
         fused = fuse([table(first), table(second)], asked, lexical=[] if words is None else [words])
-        found = check(fused, RANKING, what="found").to_pylist()
+        found = check(fused, RANKING, source="found").to_pylist()
         wanted = plain(first, second, asked, k, lexical)
         assert [(row["query_id"], row["doc_id"], row["rank"]) for row in found] == [row[:3] for row in wanted]
         assert [row["score"] for row in found] == pytest.approx([row[3] for row in wanted], abs=1e-6)

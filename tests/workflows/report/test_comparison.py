@@ -53,7 +53,7 @@ def test_it_began_where_the_changed_number_is_an_input(both: tuple[Place, Path, 
     assert ("groups", 12, 8) in found.began[0][1]
     assert {node.label for node in found.followed} >= {"retriever 1 ranking (test)", "retriever 1 measures", "results"}
     assert "warm retriever" in {node.label for node in found.same}
-    assert found.gone == found.apart == []
+    assert found.removed == found.apart == []
     assert found.compared == 0  # one store: the same artifacts
 
 

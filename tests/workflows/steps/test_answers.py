@@ -50,7 +50,7 @@ def run(
     out.mkdir()
     answering(out, machine, data=data, ranking=ranking, splits=splits, config=AnswerConfig(**config))
     assert tiny.kept(out).keys() == {"ranking.parquet"}
-    return check(pq.read_table(out / "ranking.parquet"), ANSWERED, what="ranking").to_pylist()
+    return check(pq.read_table(out / "ranking.parquet"), ANSWERED, source="ranking").to_pylist()
 
 
 @pytest.mark.parametrize("fields", ["text", "title and text"])

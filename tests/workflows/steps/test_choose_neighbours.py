@@ -113,7 +113,7 @@ def test_on_a_split_the_best_of_what_was_tried_is_applied_to_another(
     highest = max(trials, key=lambda trial: trial["value"])
     assert {key: choice[key] for key in choice if key != "queries"} == {k: highest[k] for k in highest if k != "value"}
     wanted = reranked(tmp_path / "best", data, vectors, ranking, "train", highest)
-    assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
+    assert check(pq.read_table(out / "ranking.parquet"), RANKING, source="found").equals(wanted)
     (applied := tmp_path / "applied").mkdir()  # as a later step does it
     rerank_by_neighbours(applied, toy.INLINE, data=data, vectors=vectors, queries=vectors, ranking=ranking, config=out)
     whole = pq.read_table(applied / "ranking.parquet")
@@ -199,7 +199,7 @@ def test_where_there_is_nothing_to_choose_by_rankings_stay_as_they_are(
     queries = pq.read_table(data / "queries.parquet", filters=[("split", "=", split)])["query_id"].to_pylist()
     before = pq.read_table(ranking / "ranking.parquet")
     wanted = before.filter(pc.is_in(before["query_id"], value_set=pa.array(queries, pa.large_string())))
-    assert check(pq.read_table(out / "ranking.parquet"), RANKING, what="found").equals(wanted)
+    assert check(pq.read_table(out / "ranking.parquet"), RANKING, source="found").equals(wanted)
     assert choose.summary == {"trials": 0, "queries": 0 if missing else 4}
     assert best(out).mix == 1.0
 

@@ -40,7 +40,7 @@ def test_from_what_queries_find(tmp_path: Path, data: Path, found: Path, monkeyp
         "qrels.parquet",
         "documents.parquet",
     }
-    rows = check(pq.read_table(tmp_path / "out" / expansions.FILE), EXPANSIONS, what="out").to_pylist()
+    rows = check(pq.read_table(tmp_path / "out" / expansions.FILE), EXPANSIONS, source="out").to_pylist()
     texts = {
         row["doc_id"]: f"{row['title']} {row['text']}" for row in pq.read_table(data / "documents.parquet").to_pylist()
     }
@@ -94,7 +94,7 @@ def test_from_a_file(tmp_path: Path, data: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = FileConfig(path=str(path), field="titles", separator=" *** ")
     summary = expand_from_file(place(tmp_path / "out"), toy.INLINE, data=data, splits=["test"], config=config)
-    asked = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, what="out")
+    asked = check(pq.read_table(tmp_path / "out" / "queries.parquet"), QUERIES, source="out")
     assert asked["query_id"].to_pylist() == ["q0#1", "q0#2", "q6#1", "q6#2"]
     note = "The file has no expansion of 2 of the 4 queries, which are as they were asked."
     assert summary == {"expansions": 4, "queries": 2, "a_query": 2.0, "not_expanded": 2, "note": note}

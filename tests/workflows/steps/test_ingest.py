@@ -75,7 +75,7 @@ def test_three_tables_and_a_summary(out: Path, collection: Collection) -> None:
     for name, schema in {"documents": DOCUMENTS, "queries": QUERIES, "qrels": QRELS}.items():
         table = pq.read_table(out / f"{name}.parquet")
         assert table.schema.equals(schema)
-        check(table, schema, what=name)
+        check(table, schema, source=name)
     assert rows(out, "documents")[0] == {"doc_id": "d0", "title": "T0", "text": "about 0"}
     assert rows(out, "queries")[:2] == [
         {"query_id": "q0", "text": "what is 0?", "answers": ["zero"], "split": "train"},

@@ -23,8 +23,8 @@ from sparring.components.models.configs import DualEncoderConfig
 from sparring.components.retrieval import kind
 from sparring.components.retrieval.kind import RetrieverConfig
 from sparring.components.sources.beir import Source
-from sparring.components.training.objective import ObjectiveInputs, make_objective
 from sparring.components.systems import model_folder
+from sparring.components.training.objective import ObjectiveInputs, make_objective
 from sparring.workflows.steps.encode import EncodeConfig, encode_documents, encode_queries
 from sparring.workflows.steps.evaluate import evaluate
 from sparring.workflows.steps.ingest import ingest

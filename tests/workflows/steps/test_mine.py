@@ -62,7 +62,7 @@ def drawn(tmp_path: Path, data: Path, tokens: Path) -> Any:
             seed=list(seed),
             config=MineConfig(**config),
         )
-        table = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, what="groups")
+        table = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, source="groups")
         run.summary = summary  # type: ignore[attr-defined]
         return table.to_pylist()
 

@@ -88,7 +88,7 @@ def reranked(tmp_path: Path, data: Path, vectors: Path, ranking: Path) -> Any:
             config=NeighboursRerankConfig(**{**CONFIG, **config}),
         )
         assert tiny.kept(out).keys() == {"ranking.parquet"}
-        return check(pq.read_table(out / "ranking.parquet"), RANKING, what="ranking").to_pylist()
+        return check(pq.read_table(out / "ranking.parquet"), RANKING, source="ranking").to_pylist()
 
     return run
 

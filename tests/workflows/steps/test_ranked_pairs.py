@@ -28,7 +28,7 @@ def pairs(out: Path, data: Path, ranking: Path, **options: Any) -> tuple[list[di
     out.mkdir()
     asked = {"split": "train", "by_answer": False, "depth": 4, "groups": 64, "seed": [1], **options}
     summary = ranked_pairs(out, toy.INLINE, data=data, ranking=ranking, **asked)
-    return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist(), summary
+    return check(pq.read_table(out / "groups.parquet"), GROUPS, source="groups").to_pylist(), summary
 
 
 def test_a_pass_has_each_of_the_first_documents_once(data: Path, ranking: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def judged(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
             ranker=ranker,
             config=ScoreConfig(**{"precision": "fp32", **config}),
         )
-        return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
+        return check(pq.read_table(out / "groups.parquet"), GROUPS, source="groups").to_pylist()
 
     return run
 
@@ -164,7 +164,7 @@ def reranked(tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> Any:
             config=RerankConfig(**{"precision": "fp32", **config}),
         )
         rows: dict[str, list[dict[str, Any]]] = {}
-        for row in check(pq.read_table(out / "ranking.parquet"), RANKING, what="ranking").to_pylist():
+        for row in check(pq.read_table(out / "ranking.parquet"), RANKING, source="ranking").to_pylist():
             rows.setdefault(row["query_id"], []).append(row)
         return rows
 

@@ -68,7 +68,7 @@ def smoothed(tmp_path: Path, data: Path, vectors: Path) -> Any:
             config=SmoothConfig(**{**CONFIG, **config}),
         )
         assert tiny.kept(out).keys() == {"groups.parquet"}
-        return check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
+        return check(pq.read_table(out / "groups.parquet"), GROUPS, source="groups").to_pylist()
 
     return run
 
@@ -190,7 +190,7 @@ def drawn(tmp_path: Path, data: Path, tokens: Path, ranking: Path) -> Any:
             split="train",
             config=ContextConfig(**config),
         )
-        rows = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, what="groups").to_pylist()
+        rows = check(pq.read_table(tmp_path / "groups.parquet"), GROUPS, source="groups").to_pylist()
         return {row["query_id"]: row for row in rows}
 
     return run

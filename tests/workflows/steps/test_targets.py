@@ -62,7 +62,7 @@ def written(out: Path, places: dict[str, Path], leave_out: list[int] | None = No
     summary = targets(
         out, toy.INLINE, **places, splits=["train"], leave_out=leave_out, mode="tokens", config=TargetConfig(**config)
     )
-    groups = check(pq.read_table(out / "groups.parquet"), GROUPS, what="groups").to_pylist()
+    groups = check(pq.read_table(out / "groups.parquet"), GROUPS, source="groups").to_pylist()
     texts = {row["doc_id"]: row["text"] for row in pq.read_table(out / "documents.parquet").to_pylist()}
     assert summary["targets"] == len(groups) == len(texts)
     return {row["query_id"]: texts[row["doc_ids"][0]] for row in groups}

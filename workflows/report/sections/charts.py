@@ -13,12 +13,14 @@ def by_round(rows: list[Json]) -> list[Json]:
 
 
 def of_steps(steps: Finished, store: Store) -> dict[str, list[Json]]:
-    """The charts that steps wrote, by heading."""
+    """Draw the charts that steps wrote, by heading."""
     headings: dict[str, list[Json]] = {}
     for node, _, written in shown(steps, store, PICTURES):
-        for one in written:
-            curves = {name: [Point(*point) for point in points] for name, points in one["curves"].items()}
-            chart = drawing(svg(Chart(one["title"], curves, axis=one["x"])))
-            heading = node.description.heading.format(x=one["x"])
-            headings.setdefault(heading, []).append({"title": one["title"], "about": one["about"], "svg": chart})
+        for picture in written:
+            curves = {name: [Point(*point) for point in points] for name, points in picture["curves"].items()}
+            chart = drawing(svg(Chart(picture["title"], curves, axis=picture["x"])))
+            heading = node.description.heading.format(x=picture["x"])
+            headings.setdefault(heading, []).append(
+                {"title": picture["title"], "about": picture["about"], "svg": chart}
+            )
     return headings

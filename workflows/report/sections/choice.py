@@ -8,27 +8,32 @@ from sparring.workflows.store.store import Store
 
 
 def choice(results: Step | None, store: Store) -> Json | None:
-    """What `select` wrote, the best candidate first, each with what it was `chosen` as; None where nothing was measured
-    on other queries. `deploy` is None where no system was chosen for that."""
+    """Read what `select` wrote: the best candidate first, each with its role as `chosen`.
+
+    Return None if nothing was measured on other queries. `deploy` is None if no system was chosen for deployment.
+    """
     selection = None if results is None else results.inputs.get("selection")
     if not isinstance(selection, Step) or not store.is_done(selection):
         return None
     store.fetch([selection], FILE)
-    made: Json = {"deploy": None, **read_json(store.path(selection) / FILE)}
-    made["candidates"].sort(key=lambda one: -one["value"])
-    for one in made["candidates"]:
-        one["chosen"] = _chosen(one, made)
-    return made if made["candidates"] else None
+    selected: Json = {"deploy": None, **read_json(store.path(selection) / FILE)}
+    selected["candidates"].sort(key=lambda candidate: -candidate["value"])
+    for candidate in selected["candidates"]:
+        candidate["chosen"] = _chosen(candidate, selected)
+    return selected if selected["candidates"] else None
 
 
-def _chosen(one: Json, made: Json) -> str:
-    """What a candidate was chosen as: where nothing was trained, what is to be deployed is compared with the cheapest
-    candidate, or else the cheapest with the best of the others."""
-    trained = any(each["trained"] for each in made["candidates"])
-    if one["system"] == made["deploy"]:
+def _chosen(candidate: Json, selected: Json) -> str:
+    """Return the role of a candidate.
+
+    If nothing was trained, the system to deploy is compared with the cheapest candidate, or if it is the cheapest, with
+    the best of the rest.
+    """
+    trained = any(entry["trained"] for entry in selected["candidates"])
+    if candidate["system"] == selected["deploy"]:
         return "to deploy"
-    if one["system"] == made["system"]:
+    if candidate["system"] == selected["system"]:
         return "best trained" if trained else "best of the others"
-    if one["system"] == made["baseline"]:
+    if candidate["system"] == selected["baseline"]:
         return "best untrained" if trained else "cheapest"
     return ""

@@ -13,27 +13,32 @@ SEARCHED = ("index/**/*", "*.faiss", "documents-*.npy")
 
 
 def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iterator[Json]:
-    """For each system whose steps are all finished: seconds and bytes of its index, seconds for a query, and how good
-    it is. Starting workers is left out, as it does not grow with the queries."""
+    """Yield for each system whose steps are all finished: seconds and bytes of its index, seconds a query, and its
+    value.
+
+    The start of workers is left out, as it does not grow with the queries.
+    """
     names = list(dict.fromkeys(row["measure"] for row in rows))
     measure = next((name for name in names if name.endswith("@5")), names[0] if names else "")
     for cost in systems:
         phases = {"expand": cost.expand, "rerank": cost.rerank, "retrieve": cost.retrieve}
-        spent = [one for of in phases.values() for one in of]
-        needed = [*cost.index, *(step for one in spent for step in (one.step, one.over) if step is not None)]
-        records = {node.fingerprint: record for node in needed if (record := store.record(node)) is not None}
-        if any(node.fingerprint not in records for node in needed):
+        spent = [span for spans in phases.values() for span in spans]
+        steps = [*cost.index, *(step for span in spent for step in (span.step, span.over) if step is not None)]
+        records = {node.fingerprint: record for node in steps if (record := store.record(node)) is not None}
+        if any(node.fingerprint not in records for node in steps):
             continue
-        times = {name: [_each(one, records) for one in of] for name, of in phases.items()}
+        times = {name: [_each(span, records) for span in spans] for name, spans in phases.items()}
         system = cost.measured or cost.system
-        own = [row for row in rows if (row["system"], row["measure"]) == (system, measure)]
+        measured = [row for row in rows if (row["system"], row["measure"]) == (system, measure)]
         # Over the seeds: other judgements of the same queries come behind.
-        values = [row["value"] for row in own if all(row[key] == own[0][key] for key in ("collection", "split"))]
+        values = [
+            row["value"] for row in measured if all(row[key] == measured[0][key] for key in ("collection", "split"))
+        ]
         yield {
             "system": cost.system,
             "build": sum(busy(records[node.fingerprint]) for node in cost.index),
             "bytes": sum(store.sizes(cost.searched, *SEARCHED)),
-            **{name: sum(of) if of else None for name, of in times.items()},
+            **{name: sum(spans) if spans else None for name, spans in times.items()},
             "query": sum(map(sum, times.values())),
             "measure": measure,
             "value": mean_and_deviation(values)[0] if values else None,
@@ -41,13 +46,13 @@ def costs(systems: Iterable[SystemCost], store: Store, rows: list[Json]) -> Iter
 
 
 def _each(spent: TimeSpent, records: dict[str, Json]) -> float:
-    """Seconds of a step for each thing that was counted."""
+    """Return the seconds of a step for each counted unit."""
     counted = records[(spent.over or spent.step).fingerprint]
     return _of(spent, records) / max(1, counted["summary"][spent.per])
 
 
 def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
-    """The seconds of a step that are meant."""
+    """Return the seconds of a step, or of the part of it that counts."""
     record = records[spent.step.fingerprint]
     part, whole = (record["summary"].get(name, 0.0) for name in spent.share or ("", ""))
     return busy(record) * (part / whole if whole else 1.0)

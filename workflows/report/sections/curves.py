@@ -19,8 +19,10 @@ Log = Sequence[Json]
 
 
 def curves(steps: Finished, store: Store) -> Json:
-    """`trainings`: each training that kept a log, its seeds together, with its charts; `left_out`: how many more there
-    are than are drawn."""
+    """Draw each training that kept a log, its seeds together.
+
+    `trainings` holds their charts, `left_out` the number of trainings that are not drawn.
+    """
     trainings: dict[str, list[tuple[Json, Log]]] = {}
     for node, record, lines in shown(steps, store, LOG):
         if lines:
@@ -31,7 +33,7 @@ def curves(steps: Finished, store: Store) -> Json:
             "seeds": len(seeds),
             "updates": max(summary["updates"] for summary, _ in seeds),
             "best": [summary["best"]["update"] for summary, _ in seeds if summary.get("best")],
-            "charts": [{"title": one.title, "svg": drawing(svg(one))} for one in _charts(seeds)],
+            "charts": [{"title": chart.title, "svg": drawing(svg(chart))} for chart in _charts(seeds)],
         }
         for label, seeds in list(trainings.items())[:MOST]
     ]
@@ -39,7 +41,7 @@ def curves(steps: Finished, store: Store) -> Json:
 
 
 def _charts(seeds: Sequence[tuple[Json, Log]]) -> Iterator[CurveChart]:
-    """The losses with the one on development rows, the other measures on these, and the learning rate."""
+    """Yield charts of the losses (also on development rows), of the development measures, and of the learning rate."""
     logs = [lines for _, lines in seeds]
     names = list(dict.fromkeys(name for lines in logs for line in lines for name in line if name not in OTHERS))
     terms = [name for name in names if not name.startswith(DEV)]
@@ -49,19 +51,19 @@ def _charts(seeds: Sequence[tuple[Json, Log]]) -> Iterator[CurveChart]:
     kept = sorted({summary["best"]["update"] for summary, _ in seeds if summary.get("best")})
     measures = _curves(logs, [name for name in names if name.startswith(DEV) and name != LOSS])
     for group in _of_one_scale(measures):
-        plain = {name.removeprefix(DEV): of for name, of in group.items()}
+        plain = {name.removeprefix(DEV): lines_of_seeds for name, lines_of_seeds in group.items()}
         yield CurveChart("on development rows", plain, marks=kept)
     if rate := _curves(logs, [RATE]):
         yield CurveChart("learning rate", {"learning rate": rate[RATE]})
 
 
 def _curves(logs: Sequence[Log], names: Sequence[str]) -> dict[str, list[Points]]:
-    """By name the curve of each log that has it."""
-    found: dict[str, list[Points]] = {
+    """Return the curve of each log, by name. Logs without the name have none."""
+    by_name: dict[str, list[Points]] = {
         name: [points for lines in logs if (points := [(line["update"], line[name]) for line in lines if name in line])]
         for name in names
     }
-    return {name: seeds for name, seeds in found.items() if seeds}
+    return {name: seeds for name, seeds in by_name.items() if seeds}
 
 
 def _of_one_scale(measures: dict[str, list[Points]]) -> Iterator[dict[str, list[Points]]]:

@@ -10,12 +10,12 @@ from sparring.workflows.systems.rows import Row
 
 
 def entropies(systems: Sequence[Row], store: Store) -> list[Json]:
-    """The systems whose evaluation measured the entropy, each the mean over its seeds."""
+    """Return the systems whose evaluation measured the entropy, each the mean over its seeds."""
     measured: dict[tuple[str, str, str], list[Json]] = {}
-    for one in systems:
-        record = store.record(one.metrics)
+    for system in systems:
+        record = store.record(system.metrics)
         if record is not None and "entropy" in record["summary"]:
-            measured.setdefault((one.name, one.collection, one.split), []).append(record["summary"])
+            measured.setdefault((system.name, system.collection, system.split), []).append(record["summary"])
     rows = []
     for (name, collection, split), seeds in measured.items():
         mean, deviation = mean_and_deviation(summary["entropy"] for summary in seeds)

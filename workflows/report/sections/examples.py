@@ -20,10 +20,13 @@ EXAMPLES = 4
 
 
 def examples(systems: Sequence[Row], store: Store, pair: tuple[str, str]) -> Json | None:
-    """Queries that a system wins and loses against its baseline, of those that both were asked: of the first collection
-    that both were measured on, and with the first seed. None where the rankings are not there (any more)."""
-    ours, theirs = ([one for one in systems if one.name == name] for name in pair)
-    pairs = ((one, other) for one in ours for other in theirs if _where(one) == _where(other))
+    """Show queries that a system wins and loses against its baseline, from those that both were measured on.
+
+    They come from the first collection that both were measured on, with the first seed. Return None if the rankings are
+    no longer there.
+    """
+    runs, baseline_runs = ([system for system in systems if system.name == name] for name in pair)
+    pairs = ((a, b) for a in runs for b in baseline_runs if _where(a) == _where(b))
     system, baseline = next(pairs, (None, None))
     if system is None or baseline is None or system.ranking is None or baseline.ranking is None:
         return None
@@ -32,13 +35,13 @@ def examples(systems: Sequence[Row], store: Store, pair: tuple[str, str]) -> Jso
         store.fetch([system.data], *TABLES)
         data = store.path(system.data)
         qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", system.split), ("relevance", ">", 0)])
-        few = [one.queries for one in (system, baseline) if one.queries is not None]
+        few = [run.queries for run in (system, baseline) if run.queries is not None]
         both = judged_queries(data, system.split, min(few, default=None))
         qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=both))
         documents = pc.unique(qrels["doc_id"])
         before, after = (
             pa.concat_tables([RANKING.empty_table(), *(telling(piece, documents) for piece in pieces(path, RANKING))])
-            for path in (store.path(one) / FILE for one in (baseline.ranking, system.ranking))
+            for path in (store.path(step) / FILE for step in (baseline.ranking, system.ranking))
         )
         changed = changes(before, after, qrels)
         won = [change for change in changed if change.gain > 0]
@@ -47,20 +50,20 @@ def examples(systems: Sequence[Row], store: Store, pair: tuple[str, str]) -> Jso
     except FileNotFoundError:
         return None
     counts = {"won": len(won), "lost": len(lost), "same": len(changed) - len(won) - len(lost)}
-    several = len({one.seed for one in ours}) > 1
+    seeds = {run.seed for run in runs}
     return {
         "system": pair[0],
         "baseline": pair[1],
         "collection": system.collection,
         "split": system.split,
-        "seed": system.seed if several else None,
+        "seed": system.seed if len(seeds) > 1 else None,
         "counts": counts,
         **cases,
     }
 
 
-def _where(one: Row) -> tuple[str, str, int]:
-    return one.collection, one.split, one.seed
+def _where(system: Row) -> tuple[str, str, int]:
+    return system.collection, system.split, system.seed
 
 
 def _texts(chosen: Sequence[Change], data: Path) -> list[Json]:

@@ -38,20 +38,24 @@ class _Drawn:
 
 
 def refreshes(steps: Finished, store: Store) -> Json | None:
-    """A row for each ranking, its seeds together, and a picture of where the positives stand in it; None where no
-    negatives were drawn from a ranking that is (still) there."""
+    """Return a row for each ranking, its seeds together, and a picture of the positives' ranks.
+
+    Return None if no negatives were drawn from a ranking that is still there.
+    """
     drawn = _drawn(steps)
     seeds: dict[str, list[Json]] = {}
     read_before: dict[str, tuple[dict[str, set[str]], int]] = {}
-    for one in drawn:
+    for entry in drawn:
         try:
-            found = _measured(one, store, read_before)
+            measured = _measured(entry, store, read_before)
         except FileNotFoundError:  # dropped by `clean`
             continue
-        seeds.setdefault(without_seed(one.ranking.label), []).append(found)
+        seeds.setdefault(without_seed(entry.ranking.label), []).append(measured)
     if not seeds:
         return None
-    rows = [{"label": label, "seeds": len(of), **_mean(of)} for label, of in seeds.items()]
+    rows = [
+        {"label": label, "seeds": len(measurements), **_mean(measurements)} for label, measurements in seeds.items()
+    ]
     listed = max(row["listed"] for row in rows)
     parts = [str(a) if a == b else f"{a} to {b}" for a, b in bands(listed)]
     names = [f"rank {parts[0]}", *parts[1:], "not found"]
@@ -66,51 +70,51 @@ def refreshes(steps: Finished, store: Store) -> Json | None:
 
 
 def _drawn(steps: Finished) -> Sequence[_Drawn]:
-    """The rankings of training queries that groups were mined from, in the graph's order."""
+    """Return the rankings of training queries that groups were mined from, in the graph's order."""
     records = {node.fingerprint: record for node, record in steps}
-    found: dict[str, _Drawn] = {}
+    rankings: dict[str, _Drawn] = {}
     for node, _ in steps:
         ranking = node.inputs.get("ranking")
         if node.function is not mine or ranking is None or node.inputs["split"] != "train":
             continue
         screened = ranking if ranking.function is screen else None
         ranking = ranking if screened is None else screened.inputs["ranking"]
-        one = found.get(ranking.fingerprint)
-        if one is None:
+        entry = rankings.get(ranking.fingerprint)
+        if entry is None:
             stands_on = {step.fingerprint for step in graph([ranking])}
-            earlier = [other for fingerprint, other in found.items() if fingerprint in stands_on]
-            one = found[ranking.fingerprint] = _Drawn(
+            earlier = [drawn for fingerprint, drawn in rankings.items() if fingerprint in stands_on]
+            entry = rankings[ranking.fingerprint] = _Drawn(
                 ranking, node.inputs["data"], before=earlier[-1] if earlier else None
             )
-        one.depth = max(one.depth, node.inputs["config"].depth)
+        entry.depth = max(entry.depth, node.inputs["config"].depth)
         if screened is not None:
-            one.screens[without_seed(screened.label)] = records[screened.fingerprint]["summary"]
-    return list(found.values())
+            entry.screens[without_seed(screened.label)] = records[screened.fingerprint]["summary"]
+    return list(rankings.values())
 
 
-def _measured(one: _Drawn, store: Store, tops: dict[str, tuple[dict[str, set[str]], int]]) -> Json:
-    """What is said of one ranking. `tops` has the first documents of those before it, and is given its own."""
-    store.fetch([one.ranking], TABLE)
-    store.fetch([one.data], "qrels.parquet")
-    asked = judged_queries(store.path(one.data), "train", QUERIES)
-    ranking = of_queries(store.path(one.ranking) / TABLE, RANKING, asked)
-    judged = read(store.path(one.data) / "qrels.parquet", QRELS, filters=[("split", "=", "train")])
-    there = set(ranking["query_id"].unique().to_pylist())
-    relevant = {query: of for query, of in relevant_of(judged).items() if query in there}
+def _measured(drawn: _Drawn, store: Store, tops: dict[str, tuple[dict[str, set[str]], int]]) -> Json:
+    """Measure a ranking. Add its first documents to `tops`, which holds those of earlier rankings."""
+    store.fetch([drawn.ranking], TABLE)
+    store.fetch([drawn.data], "qrels.parquet")
+    queries = judged_queries(store.path(drawn.data), "train", QUERIES)
+    ranking = of_queries(store.path(drawn.ranking) / TABLE, RANKING, queries)
+    judged = read(store.path(drawn.data) / "qrels.parquet", QRELS, filters=[("split", "=", "train")])
+    ranked = set(ranking["query_id"].unique().to_pylist())
+    relevant = {query: positives for query, positives in relevant_of(judged).items() if query in ranked}
     ranks = [rank for rank, _, _ in first_relevant(ranking, relevant).values()]
-    own = top(ranking, one.depth)
-    tops[one.ranking.fingerprint] = own, one.depth
-    before = tops.get(one.before.ranking.fingerprint) if one.before else None
+    first = top(ranking, drawn.depth)
+    tops[drawn.ranking.fingerprint] = first, drawn.depth
+    before = tops.get(drawn.before.ranking.fingerprint) if drawn.before else None
     listed = int(ranking["rank"].to_numpy().max(initial=1))
     return {
-        "queries": len(there),
-        "depth": one.depth,
+        "queries": len(ranked),
+        "depth": drawn.depth,
         "listed": listed,
         "bands": shares_by_band(ranks, listed),
         "median": median_rank(ranks),
-        "overlap": overlap(before[0], own) if before else None,
-        "since": without_seed(one.before.ranking.label) if before and one.before else "",
-        "removed": [_removed(name, summary) for name, summary in one.screens.items()],
+        "overlap": overlap(before[0], first) if before else None,
+        "since": without_seed(drawn.before.ranking.label) if before and drawn.before else "",
+        "removed": [_removed(name, summary) for name, summary in drawn.screens.items()],
     }
 
 
@@ -125,17 +129,21 @@ def _removed(name: str, summary: Json) -> Json:
 
 
 def _mean(seeds: Sequence[Json]) -> Json:
-    """What is said of one ranking, the mean over its seeds."""
+    """Average the measurements of a ranking over its seeds."""
     first = seeds[0]
-    overlaps = [one["overlap"] for one in seeds if one["overlap"] is not None]
+    overlaps = [entry["overlap"] for entry in seeds if entry["overlap"] is not None]
     removed = [
-        {"name": name, "share": fmean(one["share"] for one in of), "reasons": _means([one["reasons"] for one in of])}
-        for name, of in _by_name(one for seed in seeds for one in seed["removed"]).items()
+        {
+            "name": name,
+            "share": fmean(entry["share"] for entry in entries),
+            "reasons": _means([entry["reasons"] for entry in entries]),
+        }
+        for name, entries in _by_name(entry for seed in seeds for entry in seed["removed"]).items()
     ]
-    middle = fmean(one["median"] for one in seeds)
+    middle = fmean(entry["median"] for entry in seeds)
     return {
         **{key: first[key] for key in ("queries", "depth", "listed", "since")},
-        "bands": [fmean(column) for column in zip(*(one["bands"] for one in seeds), strict=True)],
+        "bands": [fmean(column) for column in zip(*(entry["bands"] for entry in seeds), strict=True)],
         "median": None if math.isinf(middle) else middle,
         "overlap": fmean(overlaps) if overlaps else None,
         "removed": removed,
@@ -144,12 +152,12 @@ def _mean(seeds: Sequence[Json]) -> Json:
 
 def _by_name(removed: Iterable[Json]) -> dict[str, list[Json]]:
     names: dict[str, list[Json]] = {}
-    for one in removed:
-        names.setdefault(one["name"], []).append(one)
+    for entry in removed:
+        names.setdefault(entry["name"], []).append(entry)
     return names
 
 
 def _means(seeds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean share of each reason; a seed without it counts as 0."""
-    names = dict.fromkeys(name for one in seeds for name in one)
-    return {name: fmean(one.get(name, 0.0) for one in seeds) for name in names}
+    """Average the share of each reason. A seed without the reason counts as 0."""
+    names = dict.fromkeys(name for shares in seeds for name in shares)
+    return {name: fmean(shares.get(name, 0.0) for shares in seeds) for name in names}

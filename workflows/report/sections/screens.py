@@ -11,13 +11,13 @@ TABLES = ("documents.parquet", "queries.parquet")
 
 
 def screens(steps: Finished, store: Store) -> Iterator[Json]:
-    """Counts and cases of each screening. The texts come from the tables that the screening was given as `data`."""
+    """Yield counts and cases of each screening, with texts from the tables that it had as `data`."""
     for node, record, cases in shown(steps, store, CASES):
         tables = node.inputs["data"]
         store.fetch([tables], *TABLES)
         data = store.path(tables)
         queries = records(data / "queries.parquet", "query_id", [case["query_id"] for case in cases])
-        ids = [one for case in cases for one in (case["doc_id"], case["positive"], case.get("copy_of")) if one]
+        ids = [doc_id for case in cases for doc_id in (case["doc_id"], case["positive"], case.get("copy_of")) if doc_id]
         documents = records(data / "documents.parquet", "doc_id", ids)
         words = [
             {

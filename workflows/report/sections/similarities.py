@@ -14,28 +14,34 @@ from sparring.workflows.systems.rows import Row
 
 
 def similarities(systems: Sequence[Row], store: Store) -> list[Json]:
-    """For each set of rated pairs: the numbers of each system's vectors, the mean over its seeds, and the distribution
-    of the last seed's cosines by rating."""
+    """Return the numbers of each system's vectors for each set of rated pairs, the mean over its seeds.
+
+    A picture shows the distribution of the last seed's cosines by rating.
+    """
     return [
         {
             "collection": collection,
             "split": split,
-            **{key: _last(of)[key] for key in ("pairs", "aligned")},
-            "systems": [_numbers(name, seeds) for name, seeds in of.items()],
-            "pictures": [{"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in of.items()],
+            **{key: _last(systems_measured)[key] for key in ("pairs", "aligned")},
+            "systems": [_numbers(name, seeds) for name, seeds in systems_measured.items()],
+            "pictures": [
+                {"system": name, "svg": drawing(_picture(name, seeds[-1]))} for name, seeds in systems_measured.items()
+            ],
         }
-        for (collection, split), of in by_system(systems, store).items()
+        for (collection, split), systems_measured in by_system(systems, store).items()
     ]
 
 
 def by_system(systems: Sequence[Row], store: Store) -> dict[tuple[str, str], dict[str, list[Json]]]:
-    """For each set and its split, by system what was found of its vectors, one a seed."""
-    measured = [one for one in systems if SIMILARITY in one.metrics.description.shows and store.is_done(one.metrics)]
-    store.fetch([one.metrics for one in measured], SIMILARITY)
+    """Read what was measured of each system's vectors, by set and split, then by system, one entry a seed."""
+    measured = [
+        system for system in systems if SIMILARITY in system.metrics.description.shows and store.is_done(system.metrics)
+    ]
+    store.fetch([system.metrics for system in measured], SIMILARITY)
     places: dict[tuple[str, str], dict[str, list[Json]]] = {}
-    for one in measured:
-        seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
-        seeds.append(read_json(store.path(one.metrics) / SIMILARITY))
+    for system in measured:
+        seeds = places.setdefault((system.collection, system.split), {}).setdefault(system.name, [])
+        seeds.append(read_json(store.path(system.metrics) / SIMILARITY))
     return places
 
 
@@ -45,14 +51,14 @@ def _last(systems: dict[str, list[Json]]) -> Json:
 
 
 def _numbers(name: str, seeds: list[Json]) -> Json:
-    found = {key: [one[key] for one in seeds] for key in ("alignment", "uniformity")}
-    return {"system": name, **{key: None if None in values else fmean(values) for key, values in found.items()}}
+    numbers = {key: [analysis[key] for analysis in seeds] for key in ("alignment", "uniformity")}
+    return {"system": name, **{key: None if None in values else fmean(values) for key, values in numbers.items()}}
 
 
-def _picture(name: str, found: Json) -> str:
-    """The cosines of each group of ratings, one below the other."""
+def _picture(name: str, analysis: Json) -> str:
+    """Draw the cosines of each group of ratings, one below the other."""
     curves = {
-        f"rated {one['ratings']}: {one['pairs']:,} pairs, mean {one['mean']:.2f}": one["histogram"]
-        for one in found["cosines"]
+        f"rated {group['ratings']}: {group['pairs']:,} pairs, mean {group['mean']:.2f}": group["histogram"]
+        for group in analysis["cosines"]
     }
     return distributions(f"cosine by rating, {name}", curves, COSINES)

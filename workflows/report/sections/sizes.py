@@ -11,36 +11,38 @@ from sparring.workflows.store.store import Store
 
 
 def sizes(steps: Finished, store: Store) -> Iterator[Json]:
-    """For each table: of every system, in means over its seeds, the bytes of a document and of all that are searched,
-    those that candidates are ordered by, the measures, the overlap with the ranking by whole vectors, and the time that
-    the search took of a query."""
-    for node, _, told in shown(steps, store, SIZES):
-        of: dict[str, list[Json]] = {}
-        for row, inputs in zip(told, node.inputs["rows"], strict=True):
-            of.setdefault(row["system"], []).append({**row, **_costs(inputs, store), **row["measures"]})
-        measures = list(told[0]["measures"])
+    """Yield a table of sizes for each comparison: for every system the means over its seeds.
+
+    It has the bytes of a document and of everything that is searched, the bytes that candidates are ordered by, the
+    measures, the overlap with the ranking by whole vectors, and the search time of a query.
+    """
+    for node, _, results in shown(steps, store, SIZES):
+        by_system: dict[str, list[Json]] = {}
+        for row, inputs in zip(results, node.inputs["rows"], strict=True):
+            by_system.setdefault(row["system"], []).append({**row, **_costs(inputs, store), **row["measures"]})
+        measures = list(results[0]["measures"])
         numbers = ["bytes", "document", "rescoring_document", "milliseconds", "overlap", *measures]
         yield {
             "title": node.label,
             "measures": measures,
             "depth": DEPTH,
-            "queries": told[0]["queries"],
-            "seeds": max(map(len, of.values())),
+            "queries": results[0]["queries"],
+            "seeds": max(map(len, by_system.values())),
             "rows": [
-                {"system": name, **{one: mean_and_deviation(row[one] for row in seeds)[0] for one in numbers}}
-                for name, seeds in of.items()
+                {"system": name, **{number: mean_and_deviation(row[number] for row in seeds)[0] for number in numbers}}
+                for name, seeds in by_system.items()
             ],
         }
 
 
 def _costs(inputs: Json, store: Store) -> Json:
-    """What a row's search takes, by the records of its steps."""
-    of, by = inputs["searched"], inputs["rescored_by"]
-    again = by is None or by.fingerprint == of.fingerprint  # bits are there already
-    searched, kept = _summary(of, store), _summary(None if again else by, store)
+    """Return what a row's search takes, by the records of its steps."""
+    index, rescorer = inputs["searched"], inputs["rescored_by"]
+    nothing_added = rescorer is None or rescorer.fingerprint == index.fingerprint  # the bits are counted already
+    searched, kept = _summary(index, store), _summary(None if nothing_added else rescorer, store)
     ranking = inputs["ranking"]
     steps = [ranking] if inputs["rescored_by"] is None else [ranking.inputs["ranking"], ranking]
-    records = [record for one in steps if (record := store.record(one)) is not None]
+    records = [record for step in steps if (record := store.record(step)) is not None]
     queries = max([1, *(record["summary"]["queries"] for record in records)])
     return {
         "bytes": searched["bytes"],
@@ -50,6 +52,6 @@ def _costs(inputs: Json, store: Store) -> Json:
     }
 
 
-def _summary(made: Step | None, store: Store) -> Json:
-    record = None if made is None else store.record(made)
+def _summary(step: Step | None, store: Store) -> Json:
+    record = None if step is None else store.record(step)
     return {"bytes": 0, "documents": 0} if record is None else record["summary"]

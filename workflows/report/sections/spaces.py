@@ -20,29 +20,35 @@ DISTRIBUTIONS = (
 
 
 def spaces(systems: Sequence[Row], store: Store) -> list[Json]:
-    """For each collection and split: the numbers of each system's space, the mean over its seeds, and pictures of the
-    last seed's."""
-    looked_at = [(one, one.analysis) for one in systems if one.analysis is not None and store.is_done(one.analysis)]
+    """Return the numbers of each system's space, the mean over its seeds, for each collection and split.
+
+    Pictures show the last seed's space.
+    """
+    looked_at = [
+        (system, system.analysis)
+        for system in systems
+        if system.analysis is not None and store.is_done(system.analysis)
+    ]
     store.fetch([analysis for _, analysis in looked_at], ANALYSIS)
     places: dict[tuple[str, str], dict[str, list[Json]]] = {}
-    for one, analysis in looked_at:
-        seeds = places.setdefault((one.collection, one.split), {}).setdefault(one.name, [])
+    for system, analysis in looked_at:
+        seeds = places.setdefault((system.collection, system.split), {}).setdefault(system.name, [])
         seeds.append(read_json(store.path(analysis) / ANALYSIS))
-    return [_space(collection, split, of) for (collection, split), of in places.items()]
+    return [_space(collection, split, systems_measured) for (collection, split), systems_measured in places.items()]
 
 
 def _space(collection: str, split: str, systems: dict[str, list[Json]]) -> Json:
-    """The analyses of each system, one a seed, in numbers and pictures."""
+    """Turn the analyses of each system, one a seed, into numbers and pictures."""
     last = {name: seeds[-1] for name, seeds in systems.items()}
     pictures = [
-        (title, distributions(title, {name: one[key]["histogram"] for name, one in last.items()}, span))
+        (title, distributions(title, {name: analysis[key]["histogram"] for name, analysis in last.items()}, span))
         for key, title, span in DISTRIBUTIONS
     ]
-    maps = [(name, space_map(name, **one["map"])) for name, one in last.items() if one["map"]]
+    maps = [(name, space_map(name, **analysis["map"])) for name, analysis in last.items() if analysis["map"]]
     return {
         "collection": collection,
         "split": split,
-        "queries": max(one["queries"] for one in last.values()),
+        "queries": max(analysis["queries"] for analysis in last.values()),
         "systems": [{"system": name, **mean_over_seeds(seeds)} for name, seeds in systems.items()],
         "pictures": [{"title": title, "svg": drawing(svg)} for title, svg in pictures],
         "maps": [{"system": name, "svg": drawing(svg)} for name, svg in maps],

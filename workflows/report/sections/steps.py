@@ -45,7 +45,8 @@ def run_steps(steps: Finished, store: Store, executed: Collection[str]) -> Json:
 
 
 def trainings(summaries: Sequence[tuple[str, Json]]) -> list[Json]:
-    """Seconds a batch and groups a second of every training, the median over its seeds (Zhang et al., 2022, Table 4).
+    """Return seconds a batch and groups a second of every training, the median over its seeds (Zhang et al., 2022,
+    Table 4).
 
     Takes labels and summaries of training steps, with the seconds that a teacher took for a batch. Both together are
     the paper's latency, as its code asks the ranker inside the training loop.
@@ -55,8 +56,8 @@ def trainings(summaries: Sequence[tuple[str, Json]]) -> list[Json]:
         runs.setdefault(without_seed(label), []).append(summary)
     keys = ("updates", "seconds_per_update", "teacher_seconds_per_update", "rows_per_second")
     return [
-        {"training": label, "seeds": len(of), **{key: median(one[key] for one in of) for key in keys}}
-        for label, of in runs.items()
+        {"training": label, "seeds": len(seeds), **{key: median(entry[key] for entry in seeds) for key in keys}}
+        for label, seeds in runs.items()
     ]
 
 
