@@ -114,8 +114,8 @@ class LossTerm(FunctionRef):
             return [self]
         weights = self.dimension_weights or [1.0] * len(self.dimensions)
         return [
-            self.model_copy(update={"dimensions": [one], "dimension_weights": None, "weight": self.weight * weight})
-            for one, weight in zip(self.dimensions, weights, strict=True)
+            self.model_copy(update={"dimensions": [width], "dimension_weights": None, "weight": self.weight * weight})
+            for width, weight in zip(self.dimensions, weights, strict=True)
         ]
 
 
@@ -131,15 +131,15 @@ class TermSum(NamedTuple):
 def evaluate(losses: list[LossTerm], scores: Callable[[LossTerm], Scores]) -> dict[str, TermSum]:
     """The weighted sum of each loss over the rows of the scores that it looks over."""
     sums: dict[str, TermSum] = {}
-    for term in (one for each in losses for one in each.by_prefix()):
+    for term in (part for loss in losses for part in loss.by_prefix()):
         seen = scores(term)
         values = term.called(seen)
         shape = getattr(values, "shape", None)
         queries = len(seen.student)
         if shape is None or tuple(shape) != (queries,):
-            got = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+            result = type(values).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
             raise UserError(
-                f"{term.function} returned {got}; accepted: one value a query, a tensor of shape (Q,), "
+                f"{term.function} returned {result}; accepted: one value a query, a tensor of shape (Q,), "
                 f"here ({queries},)"
             )
         if seen.student.requires_grad and not values.requires_grad:

@@ -25,7 +25,7 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     Every look sees the same batches with the same random choices, whatever the number of workers.
     """
     assert config.validate_on_dev is not None
-    asked, precision = config.validate_on_dev.measure, products(config, device)
+    measure, precision = config.validate_on_dev.measure, products(config, device)
     dev.eval()
     count = dev.rows()
     batches = [range(first, min(count, first + config.batch)) for first in range(0, count, config.batch)]
@@ -35,26 +35,26 @@ def validate(dev: Objective, config: TrainConfig, *, seed: int, device: torch.de
     turns += [(rows, 0.0) for rows in batches[:1] * missing]  # all workers have equally many
     values: dict[str, torch.Tensor] = {}
     losses: list[torch.Tensor] = []
-    for rows, here in turns:  # a worker without a batch learns the names of the measures from the first
+    for rows, counted in turns:  # a worker without a batch learns the names of the measures from the first
         batch = to_device(dev.collate([Visit(row, 0, seed) for row in rows]), device)
         with autocast(precision, device.type):
             representations = dev.encode(batch)
         with alone():
             judged = dev.judge(representations, batch)
-            terms = dev.terms(representations, batch) if asked == LOSS and LOSS not in judged else {}
-        for name, each in judged.items():
+            terms = dev.terms(representations, batch) if measure == LOSS and LOSS not in judged else {}
+        for name, column_values in judged.items():
             column = values.setdefault(name, torch.zeros(count, dtype=torch.float64, device=device))
-            if here:
-                column[rows.start : rows.stop] = each.double()
+            if counted:
+                column[rows.start : rows.stop] = column_values.double()
         if terms:
-            sums = [[here * float(term.value), here * (term.rows or 1)] for term in terms.values()]
+            sums = [[counted * float(term.value), counted * (term.rows or 1)] for term in terms.values()]
             losses.append(torch.tensor(sums, dtype=torch.float64, device=device))
     measures = dev.summarise({name: sum_over_workers(column).tolist() for name, column in values.items()})
     if losses:
         values_and_rows = sum_over_workers(torch.stack(losses).sum(0))
         measures[LOSS] = float((values_and_rows[:, 0] / values_and_rows[:, 1]).sum())
-    if asked not in measures:
-        raise UserError(f"validate_on_dev: measure: {asked!r}; accepted: {listing(dict.fromkeys([*measures, LOSS]))}")
+    if measure not in measures:
+        raise UserError(f"validate_on_dev: measure: {measure!r}; accepted: {listing(dict.fromkeys([*measures, LOSS]))}")
     return measures
 
 

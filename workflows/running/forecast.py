@@ -39,16 +39,16 @@ class Forecast:
         self.whole = self.total if whole is None else whole
         """Estimated seconds of the run."""
         self.spread = spread
-        self._left = dict(estimated)
+        self._remaining = dict(estimated)
         self._at_once = at_once
         self._estimated = self._took = PRIOR * self.total
         self._beyond = [0.0] * FIRST
 
     def finish(self, name: str, seconds: float) -> None:
         """Record that a step is done, and how long it took. Steps that were not to run are ignored."""
-        if name not in self._left:
+        if name not in self._remaining:
             return
-        estimated = self._left.pop(name)
+        estimated = self._remaining.pop(name)
         self._estimated += estimated
         self._took += min(max(seconds, estimated / MOST), estimated * MOST)
         self._beyond.append(max(0.0, seconds - estimated * MOST))
@@ -56,7 +56,7 @@ class Forecast:
     @property
     def over(self) -> bool:
         """Whether every estimated step is done."""
-        return not self._left
+        return not self._remaining
 
     @property
     def factor(self) -> float:
@@ -74,9 +74,9 @@ class Forecast:
 
         The progress of a running step has a rate, which replaces the estimate.
         """
-        waiting = sum(self._of(name, times) for name in self._left if name not in running)
-        each = [self._left_of(name, times, *state) for name, state in running.items()]
-        return max([*each, (waiting + sum(each)) / max(1, self._at_once)])
+        waiting = sum(self._of(name, times) for name in self._remaining if name not in running)
+        running_seconds = [self._left_of(name, times, *state) for name, state in running.items()]
+        return max([*running_seconds, (waiting + sum(running_seconds)) / max(1, self._at_once)])
 
     def left_between(self, running: Running) -> tuple[float, float]:
         """Predict the least and the most seconds until the run ends. The spread counts less, the more of the run is
@@ -93,4 +93,4 @@ class Forecast:
         return max(0.0, self._of(name, times) - seconds)
 
     def _of(self, name: str, times: float) -> float:
-        return self._left.get(name, 0.0) * self.factor * times + self.each
+        return self._remaining.get(name, 0.0) * self.factor * times + self.each

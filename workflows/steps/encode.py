@@ -170,10 +170,10 @@ class _Equalling:
             if not len(copies):
                 continue
             parts, rows = [read_rows(self._paths[number])], np.arange(len(first))
-            of = np.searchsorted(begins, first[copies], side="right") - 1
-            for file in np.unique(of):
-                wanted = first[copies[of == file]] - begins[file]
-                rows[copies[of == file]] = sum(map(len, parts)) + np.arange(len(wanted))
+            files = np.searchsorted(begins, first[copies], side="right") - 1
+            for file in np.unique(files):
+                wanted = first[copies[files == file]] - begins[file]
+                rows[copies[files == file]] = sum(map(len, parts)) + np.arange(len(wanted))
                 parts.append(read_rows(self._paths[file])[wanted])
             with replacing(self._paths[number]) as temporary:
                 save_rows(temporary, joined(parts)[rows])

@@ -37,9 +37,9 @@ def smaller_vectors(
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
     shards = document_shards(vectors)
-    about = read_json(retriever / "model" / MODEL_CONFIG)
-    how = Smaller.of(shards, dimensions, kind, normalize=about["similarity"] == "cosine")
-    how.save(out)
+    settings = read_json(retriever / "model" / MODEL_CONFIG)
+    quantiser = Smaller.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
+    quantiser.save(out)
     names = read_json(vectors / SHARDS)
     work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]
     map_shards(
@@ -54,7 +54,7 @@ def smaller_vectors(
     )
     write_json(out / SHARDS, names)
     size = sum((out / name).stat().st_size for name in names)
-    return {"documents": sum(map(len, shards)), "dimensions": how.dimensions, "bytes": size}
+    return {"documents": sum(map(len, shards)), "dimensions": quantiser.dimensions, "bytes": size}
 
 
 @Description(part="search")
@@ -87,12 +87,12 @@ class _Shrinking:
     """Makes one file of smaller vectors."""
 
     def __init__(self, *, threads: int, work: Path, vectors: Path) -> None:
-        how = quantised.read(work)
-        assert how is not None
-        self._how, self._vectors = how, vectors
+        quantiser = quantised.read(work)
+        assert quantiser is not None
+        self._quantiser, self._vectors = quantiser, vectors
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
-        save_array(path, self._how.documents(np.load(self._vectors / task["file"], mmap_mode="r")))
+        save_array(path, self._quantiser.documents(np.load(self._vectors / task["file"], mmap_mode="r")))
 
 
 class _Rescoring:
@@ -101,10 +101,10 @@ class _Rescoring:
     def __init__(self, *, lists: Path, vectors: Path, queries: Path, cuda: bool, threads: int) -> None:
         configure_process(threads)
         self._lists, self._queries = lists, QueryVectors(queries)
-        self._documents, self._how = DocumentVectors(vectors), quantised.read(vectors)
+        self._documents, self._quantiser = DocumentVectors(vectors), quantised.read(vectors)
 
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         lists = Lists.load(self._lists, task["start"], task["stop"])
         rows = lists.padded(lists.documents)
-        scores = quantised.products(self._queries[lists.queries], self._documents, rows, self._how)
+        scores = quantised.products(self._queries[lists.queries], self._documents, rows, self._quantiser)
         save_array(path, scores[lists.mask])

@@ -92,9 +92,11 @@ class SearchConfig(Config):
         does."""
         if self.dimensions is not None and self.dimensions > dimensions:
             return f"dimensions: {self.dimensions}: the retriever's vectors have {dimensions}; accepted: at most these"
-        left, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
-        if parts is not None and left % int(parts[1]):
-            return f"index: {self.index}: {left} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
+        width, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
+        if parts is not None and width % int(parts[1]):
+            return (
+                f"index: {self.index}: {width} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
+            )
         return ""
 
     @model_validator(mode="after")
@@ -185,7 +187,7 @@ def search(
         raise ValueError("search takes an index where its config names one, and only there")
     documents = check_k(k, data)
     query_ids = read_query_ids(queries)
-    ranking, about = out / "ranking.parquet", out / "recall.json"
+    ranking, recall = out / "ranking.parquet", out / "recall.json"
     left_out = LeftOut(data)
     most = min(k + left_out.most, documents)
     if not ranking.exists():
@@ -213,10 +215,10 @@ def search(
             index=str(index) if index else None,
             options=IndexOptions(config.probes, config.ef),
         )
-        write_json(about, _recall(out, pieces, sampled, k) | counted if index else {})
+        write_json(recall, _recall(out, pieces, sampled, k) | counted if index else {})
         _write_ranking(ranking, query_ids, doc_ids, _merged(out, pieces, most), left_out, k)
     remove(out, "found-*.npy", "sample-*.npy", "order.npy", "sample.npy")
-    return {"queries": len(query_ids), **counts(ranking), **read_json(about)}
+    return {"queries": len(query_ids), **counts(ranking), **read_json(recall)}
 
 
 @Description(part="search", version=2, refuses=_refuses)
@@ -291,8 +293,8 @@ def _merged(out: Path, pieces: list[Shard], k: int) -> Iterator[topk.Keys]:
     for piece in pieces:
         blocks.setdefault(piece.task["start"], []).append(np.load(out / piece.file, mmap_mode="r"))
     for start in sorted(blocks):
-        for at in range(0, len(blocks[start][0]), QUERIES_MERGED):
-            yield topk.merge([run[at : at + QUERIES_MERGED] for run in blocks[start]], k)
+        for first in range(0, len(blocks[start][0]), QUERIES_MERGED):
+            yield topk.merge([run[first : first + QUERIES_MERGED] for run in blocks[start]], k)
 
 
 def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dict[str, Any]:
@@ -303,12 +305,12 @@ def _recall(out: Path, pieces: list[Shard], sampled: list[Shard], k: int) -> dic
     truth = topk.tie_ranks_of(np.concatenate(exact))
     queries = sum(piece.task["stop"] - piece.task["start"] for piece in pieces)
     wanted = _sampled(queries, len(truth))
-    shares, at = [], 0
+    shares, first = [], 0
     for lists in _merged(out, pieces, k):
-        for number in np.flatnonzero((wanted >= at) & (wanted < at + len(lists))):
-            row = lists[wanted[number] - at]
+        for number in np.flatnonzero((wanted >= first) & (wanted < first + len(lists))):
+            row = lists[wanted[number] - first]
             shares.append(len(np.intersect1d(topk.tie_ranks_of(row[row != topk.NO_DOCUMENT]), truth[number])) / k)
-        at += len(lists)
+        first += len(lists)
     return {f"recall@{k} of exact": float(np.mean(shares)), "recall queries": len(shares)}
 
 
@@ -316,19 +318,19 @@ def _write_ranking(
     to: Path, query_ids: pa.Array, doc_ids: pa.Array, merged: Iterator[topk.Keys], left_out: LeftOut, k: int
 ) -> None:
     """Write the lists as one table, cut to `k` documents that are not left out."""
-    at = 0
+    first = 0
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for lists in merged:
-            there = lists != topk.NO_DOCUMENT
-            row, rank = np.nonzero(there)
+            present = lists != topk.NO_DOCUMENT
+            row, rank = np.nonzero(present)
             columns = [
-                query_ids.take(pa.array(at + row)),
-                doc_ids.take(pa.array(topk.tie_ranks_of(lists[there]))),
+                query_ids.take(pa.array(first + row)),
+                doc_ids.take(pa.array(topk.tie_ranks_of(lists[present]))),
                 pa.array(rank + 1, pa.int32()),
-                pa.array(topk.scores_of(lists[there])),
+                pa.array(topk.scores_of(lists[present])),
             ]
             writer.write_table(left_out(pa.table(columns, schema=RANKING), k))
-            at += len(lists)
+            first += len(lists)
 
 
 class _Searching:
