@@ -19,8 +19,9 @@ from sparring.components.systems.documents import Documents
 Found = list[tuple[str, float]]
 """What a query has found: documents' ids with scores, best first."""
 
-Nearest = Callable[[np.ndarray, np.ndarray, int], topk.Keys]
-"""(Q, d) vectors, the tie rank of each row of the documents, and k, to (Q, k) keys of the nearest documents."""
+Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
+"""(Q, d) vectors, or the rows of Q queries of another kind; the tie rank of each document; and k. To (Q, k) keys of the
+best documents."""
 
 Vectors = Callable[[np.ndarray], np.ndarray]
 """(n,) rows of documents to their (n, d) fp32 vectors."""
@@ -56,22 +57,24 @@ class BM25:
         return [[hit for hit in found if hit[0] != own][:k] for found, own in zip(lists, without, strict=True)]
 
 
-class TextEncoder:
-    """A retriever's model, which makes vectors of texts."""
+class LoadedEncoder:
+    """A retriever's model, which represents texts."""
 
     def __init__(self, folder: Path, *, precision: str, vectors: str, **options: Any) -> None:
-        """`vectors` is the type that a query's vector is rounded to. Options are those of `Inference`."""
+        """`vectors` is the type that a query's numbers are rounded to. Options are those of `Inference`."""
         from sparring.components.data.template import Template
         from sparring.components.data.tokenizers import load_tokenizer
-        from sparring.components.models.dual_encoder import DualEncoder
         from sparring.components.models.inference import Inference
+        from sparring.components.retrieval.kind import kind_of
 
-        self._inference = Inference(DualEncoder, folder, precision=precision, **options)
-        self._tokenizer, self._vectors = load_tokenizer(folder), vectors
+        self._kind, self._dtype = kind_of(folder), vectors
+        self._inference = Inference(self._kind.model(), folder, precision=precision, **options)
+        self._tokenizer = load_tokenizer(folder)
         self._template = Template.of(self._tokenizer)
 
-    def __call__(self, texts: Sequence[str], side: Literal["query", "document"] = "query") -> np.ndarray:
-        """(N, d) vectors of queries or documents, as the steps `encode_queries` and `encode` store them."""
+    def __call__(self, texts: Sequence[str], side: Literal["query", "document"] = "query") -> Any:
+        """Represent N queries or documents as the steps `encode_queries` and `encode_documents` store them: (N, d)
+        vectors, or the rows of another kind."""
         from sparring.components.models.inference import Texts
 
         config = self._inference.config
@@ -82,22 +85,22 @@ class TextEncoder:
         )
         tokens = Tokens.of(self._tokenizer([prompt + text for text in texts], add_special_tokens=False)["input_ids"])
         reading = Texts(self._template, tokens, limit)
-        return self._inference.ask(reading, np.arange(len(texts)), side).astype(self._vectors)
+        return self._kind.keep(self._inference.ask(reading, np.arange(len(texts)), side), self._dtype)
 
 
 class LoadedRetriever:
     """A retriever's rankings."""
 
     def __init__(
-        self, encoder: TextEncoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
+        self, encoder: LoadedEncoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
     ) -> None:
         """Combine a model with a search among the documents' vectors. `vectors` reads the vectors of documents, for
         reranking by neighbours."""
         self.encode, self._nearest, self._documents, self._vectors = encoder, nearest, documents, vectors
 
-    def search(self, queries: np.ndarray, k: int, without: Sequence[str | None]) -> list[Found]:
-        """Find the k documents with the largest inner products with each of the (Q, d) vectors, equal ones in order of
-        id. `without` names for each query a document to leave out, or None."""
+    def search(self, queries: Any, k: int, without: Sequence[str | None]) -> list[Found]:
+        """Find the k documents with the highest scores for each encoded query, equal ones in order of id. `without`
+        names for each query a document to leave out, or None."""
         places = [None if doc_id is None else self._documents.place(doc_id) for doc_id in without]
         most = min(k + any(place is not None for place in places), len(self._documents.order))
         rankings = []

@@ -26,7 +26,7 @@ from sparring.components.systems.config import (
     SystemConfig,
 )
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.loaded import BM25, Found, LoadedRetriever, PairScorer, TextEncoder, reordered
+from sparring.components.systems.loaded import BM25, Found, LoadedEncoder, LoadedRetriever, PairScorer, reordered
 
 QUERY_CHARACTERS = 4_000
 """Of one query: no model reads so much of it."""
@@ -265,7 +265,7 @@ def _retriever(
             f"{folder / stage.index}: {opened.ntotal} vectors, and the system has {config.documents} documents"
         )
     cut = partial(quantised.cut, dimensions=stage.dimensions, normalize=stage.normalize)
-    encoder = TextEncoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
+    encoder = LoadedEncoder(folder / stage.retriever, precision=stage.precision, vectors=stage.vectors, **options)
     return LoadedRetriever(
         encoder,
         documents,

@@ -40,17 +40,21 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
     """Write README.md to the folder of a model that a step made, which holds nothing but that model."""
     text, onnx = (folder / MODEL_CONFIG).read_text(), bool(list(folder.rglob("onnx/model.onnx")))
     origin = origin_of(model, experiment, store, command)
-    if json.loads(text)["kind"] == "dense":
+    kind = json.loads(text)["kind"]
+    if kind == "dense":
         config = ResolvedDualEncoderConfig.model_validate_json(text)
         tower = folder / "query" if config.towers == "separate" else folder
         adapted = tower / BASE
         base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
-        kind = read_json(tower / "config.json")["model_type"] if base is None else ""
-        made = model_card.retriever_card(config, origin, onnx=onnx, encoder=ENCODERS.get(kind, "AutoModel"), base=base)
-    else:
+        encoder = read_json(tower / "config.json")["model_type"] if base is None else ""
+        loader = ENCODERS.get(encoder, "AutoModel")
+        made = model_card.retriever_card(config, origin, onnx=onnx, encoder=loader, base=base)
+    elif kind == "cross_encoder":
         code = (folder / RANKER_CODE).exists()
         ranker = ResolvedCrossEncoderConfig.model_validate_json(text)
         made = model_card.ranker_card(ranker, origin, code=code, onnx=onnx)
+    else:  # another kind of retriever: its library writes its card
+        return
     (folder / card.CARD).write_text(made, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from sparring.components.config import UserError, listing
 from sparring.components.data.tables import RANKING, of_queries
 from sparring.components.files import file_names, new_folder
 from sparring.components.models.configs import BASE, RANKER_CODE
-from sparring.components.retrieval.kind import kind_of
+from sparring.components.retrieval.kind import DEFAULT, kind_of
 from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.sources import trec
 from sparring.components.systems import model_folder
@@ -204,7 +204,8 @@ class Export:
 
     def _index(self, folder: Path) -> Iterator[str]:
         """The run's FAISS index, where there is one."""
-        index = self.experiment.outcome.retrieval.index
+        retrieval = self.experiment.outcome.retrieval
+        index = retrieval.index if retrieval.model.kind == DEFAULT else None  # other kinds' indexes are for us alone
         if index is not None and self.store.is_complete(index):
             self.store.fetch([index], INDEX)
             shutil.copyfile(self.store.path(index) / INDEX, folder / INDEX)

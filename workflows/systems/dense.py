@@ -183,6 +183,8 @@ class Dense(System):
     def check_folder(self) -> None:
         """Raise UserError unless a FAISS index finds the same documents."""
         label = self.ranking("queries").label.removesuffix(" (queries)")
+        if self.model.kind != DEFAULT:
+            raise UserError(f"{label!r} is of the kind {self.model.kind}; accepted: dense")
         if self.rescored_by is not None:
             raise UserError(f"{label!r} orders what is found by other vectors; accepted: one kind of vectors")
         if self.search.vectors == "binary":
@@ -191,8 +193,11 @@ class Dense(System):
             )
 
     def fetch(self, store: "Store") -> None:
-        """Fetch how the vectors behind an index were cut: queries are cut like them."""
-        store.fetch([self.searched_vectors], quantised.FILE)
+        """Fetch how the vectors behind an index were cut: queries are cut like them. Other kinds need all rows."""
+        if self.model.kind == DEFAULT:
+            store.fetch([self.searched_vectors], quantised.FILE)
+        else:
+            store.fetch([self.searched_vectors])
 
     def describe(self, name: str, store: "Store", names: Names) -> Stage:
         """Describe the retriever and its index."""

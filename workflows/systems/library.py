@@ -4,21 +4,23 @@ one, the service all."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sparring.components.config import Config, UserError
-from sparring.components.data.vectors import DocumentVectors, document_shards
+from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
 from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
 from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
-from sparring.components.systems.loaded import BM25, LoadedRetriever, Nearest, PairScorer, TextEncoder, Vectors
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, Nearest, PairScorer, Vectors
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.steps import lucene
+from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
@@ -85,7 +87,9 @@ class Library:
         # Adapters over the same model: it is held once for all.
         merge = not self._resident and not any(plan.config.of_kind(RankerStage))
         encoder = self._once(
-            lambda: TextEncoder(folder, **rounding, merge=merge, **self._options()), dense.retriever, *rounding.values()
+            lambda: LoadedEncoder(folder, **rounding, merge=merge, **self._options()),
+            dense.retriever,
+            *rounding.values(),
         )
         nearest, vectors = self._index(dense, rows=plan.config.reads_vectors(name))
         if (by := dense.rescored_by) is not None:
@@ -96,28 +100,38 @@ class Library:
         """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
         cuda, threads = self._options()["cuda"], self._threads
         path = self._store.path(dense.searched_vectors)
-        how = quantised.read(path)
+        kind = kind_stored(path)
         if dense.index is None:
             shards, device = document_shards(path), "cuda" if cuda else "cpu"
             return (
-                lambda queries, order, k: quantised.top_k(
-                    queries, shards, how, order, k, device=device, threads=threads
-                ),
+                partial(_exact, kind, shards, folder=path, device=device, threads=threads),
                 _reader(path) if rows else None,
             )
-        from sparring.components.retrieval import index
+        folder, search = self._store.path(dense.index), dense.search
+        if rows:  # the vectors are read from the index too
+            from sparring.components.retrieval import index
 
-        config, gpu, file = dense.search.of_candidates(), cuda and not rows, self._store.path(dense.index) / INDEX
-        opened = self._once(
-            lambda: index.read(file, probes=config.probes, ef=config.ef, threads=threads, gpu=gpu),
+            opened = self._once(lambda: _faiss(folder, search, threads), dense.index, search.model_dump_json())
+            how = quantised.read(path)
+            return (
+                lambda queries, order, k: index.search(
+                    opened, queries if how is None else how.queries(queries), order, k
+                ),
+                index.reader(opened),
+            )
+        options, gpu = IndexOptions(search.probes, search.ef), cuda and kind.index_on_gpu()
+        factory = dense.index.inputs["factory"]
+        count = len(document_shards(path)) if (path / SHARDS).exists() else 1
+        parts = self._once(
+            lambda: [
+                (file, kind.open_index(folder / file.name, folder=path, options=options, threads=threads, gpu=gpu))
+                for file in kind.index_files(factory, count)
+            ],
             dense.index,
-            config.model_dump_json(),
+            str(options),
             gpu,
         )
-        return (
-            lambda queries, order, k: index.search(opened, queries if how is None else how.queries(queries), order, k),
-            index.reader(opened) if rows else None,
-        )
+        return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
 
     def _rescored(self, found: Nearest, dense: Dense, by: Step) -> Nearest:
         """The search of the step `rescore`, by other vectors, over what is found."""
@@ -137,6 +151,24 @@ class Library:
             self._open[key] = make()
         thing: Thing = self._open[key]
         return thing
+
+
+def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: int, **options: Any) -> topk.Keys:
+    """Search all documents without an index."""
+    return kind.top_k(queries, shards, order, k, **options)
+
+
+def _in_parts(parts: Any, shards: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
+    """Search an index of several files, and merge the lists."""
+    begins = np.cumsum([0, *map(len, shards)])
+    lists = [search(queries, order[begins[file.first] : begins[file.stop]], k) for file, search in parts]
+    return topk.merge(lists, min(k, len(order)))
+
+
+def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:
+    from sparring.components.retrieval import index
+
+    return index.read(folder / INDEX, probes=search.probes, ef=search.ef, threads=threads, gpu=False)
 
 
 def _reader(folder: Path) -> Vectors:
