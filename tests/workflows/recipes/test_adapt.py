@@ -464,7 +464,7 @@ def test_neighbours_can_be_left_out_and_every_seed_has_its_own(tmp_path: Path, t
     assert not any("neighbours" in one.name for one in read(tmp_path, tree, "neighbours=null").outcome.rows)
     config = read(tmp_path, tree, "neighbours.trials=7", "seeds=[1, 2]").config
     assert (config.neighbours.trials, config.neighbours.tau) == (7, (0.0, 0.0))
-    own = [one for one in build(config).systems if "neighbours" in one.name]
+    own = [one for one in build(config).rows if "neighbours" in one.name]
     assert [(one.name, one.seed) for one in own] == [
         (f"{name} by neighbours", seed) for seed in (1, 2) for name in ("start model", "retriever 1")
     ]

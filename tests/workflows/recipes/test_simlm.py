@@ -136,7 +136,7 @@ def test_a_third_round_mines_from_retriever_2_and_leaves_the_pipeline_as_it_is(
     assert "retriever 3" in [one.name for one in outcome.rows]
     assert {"system": "retriever 3", "baseline": "retriever 2"} in outcome.results.inputs["comparisons"]
     cut = loading.read(tmp_path / "tiny.yaml", ["retriever_2=null"], tmp_path).outcome
-    assert "retriever 3" not in [one.name for one in cut.systems]
+    assert "retriever 3" not in [one.name for one in cut.rows]
 
 
 def test_retrievers_with_two_towers_begin_both_from_the_encoder(tree: dict[str, Any], tmp_path: Path) -> None:
