@@ -15,12 +15,12 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 
 class Drawn:
-    """What is drawn of a source's records. Bad records all pass, so that they are reported."""
+    """Sample of a source's records. All bad records pass, so that they are reported."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.read = 0
-        """Documents that the source has, kept or not, once all have been read."""
+        """Number of the source's documents, kept or not, once all have been read."""
 
     def documents(self) -> Iterator[Document | Bad]:
         """The documents that are kept: all, or those that a judgement of a kept query names."""
@@ -53,10 +53,10 @@ class Drawn:
                 yield record
                 continue
             if record.split in drawn:
-                what = f"{record.split!r} is a split of the collection already ({record.place})"
-                raise UserError(f"data.hold_out: {what}")
+                problem = f"{record.split!r} is a split of the collection already ({record.place})"
+                raise UserError(f"data.hold_out: {problem}")
             by = self._first.get(record.query_id, record.query_id)
-            splits = (name for name, how in drawn.items() if how.of == record.split and how.draws(name, by))
+            splits = (name for name, part in drawn.items() if part.of == record.split and part.draws(name, by))
             yield record._replace(split=next(splits, record.split))
 
     @cached_property
@@ -67,10 +67,10 @@ class Drawn:
         """
         splits: set[str] = set()
         hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts(splits)), dtype=np.int64))
-        for name, how in self.source.hold_out.items():
-            if splits and how.of not in splits:
+        for name, hold_out in self.source.hold_out.items():
+            if splits and hold_out.of not in splits:
                 accepted = listing(sorted(splits))
-                raise UserError(f"data.hold_out.{name}.of: no queries are in {how.of!r}; accepted: {accepted}")
+                raise UserError(f"data.hold_out.{name}.of: no queries are in {hold_out.of!r}; accepted: {accepted}")
         shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         ids: dict[str, list[str]] = {}
         for query_id, text in self._texts(splits) if shared else ():

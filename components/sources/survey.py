@@ -53,7 +53,7 @@ class Survey(Config):
     """Tokens that 95 % of the documents have at most."""
 
 
-def survey(source: Source, of: str, *, queries: Count | None, documents: Count | None) -> Survey:
+def survey(source: Source, digest: str, *, queries: Count | None, documents: Count | None) -> Survey:
     """Look at a collection: all queries and judgements, and the first documents.
 
     `queries` and `documents` count tokens. UserError for the first bad record, or with `on_bad: drop` where no query or
@@ -71,18 +71,18 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
             grades[record.relevance] += 1
             judged[record.query_id] += 1
     if dangling is not None and not judged:
-        why = f"{dangling.place}: there is no query {dangling.query_id!r}"
+        problem = f"{dangling.place}: there is no query {dangling.query_id!r}"
         if form := other_form(dangling.query_id, splits.__contains__):
-            raise UserError(f"{why}: {form}")
+            raise UserError(f"{problem}: {form}")
         called = "no query can be used"
         if splits:
             called = (
                 f"the queries are called such as {next(iter(splits))!r}; which column has their ids? (data.columns)"
             )
-        raise UserError(f"{why}, nor any other that a judgement names; {called}")
+        raise UserError(f"{problem}, nor any other that a judgement names; {called}")
     by_split = Counter(splits[query][0] for query in judged)
     return Survey(
-        of=of,
+        of=digest,
         documents=len(texts),
         asked=len(splits),
         queries=dict(sorted(by_split.items())),

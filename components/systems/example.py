@@ -233,7 +233,7 @@ def _words(stage: LexicalStage) -> str:
         lines += ANY_LANGUAGE
     elif analysis != type(analysis)():
         stemmer, stopwords = analysis.stemmer, analysis.drop_stopwords
-        how = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
+        options = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
         lines += "from pyserini.analysis import get_lucene_analyzer\n"
-        lines += f"searcher.set_analyzer(get_lucene_analyzer({how}))\n"
+        lines += f"searcher.set_analyzer(get_lucene_analyzer({options}))\n"
     return lines + (RM3 if stage.rm3 is not None else "") + WORDS
