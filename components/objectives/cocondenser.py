@@ -38,8 +38,8 @@ class CoCondenser(SimLM):
     reads = 1.5
     predicts = 2.0
 
-    def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **own: Any) -> None:
-        super().__init__(inputs, **own)
+    def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **options: Any) -> None:
+        super().__init__(inputs, **options)
         self._tokens = (spans or SpanConfig()).tokens
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
 

@@ -85,18 +85,18 @@ class Coder(GroupObjective):
             )
 
     def collate(self, visits: list[Visit]) -> CoderBatch:
-        """The batch of some groups."""
+        """Collate groups into a batch."""
         groups = self.groups(visits)
         padded = PaddedGroups(groups)
-        documents, own = np.unique(padded.documents, return_inverse=True)
+        documents, columns = np.unique(padded.documents, return_inverse=True)
         queries = np.asarray([group.query for group in groups])
         limit, template = self.model.encoder.max_tokens("query"), self._tokens.template
         return CoderBatch(
             queries=template.texts(self._tokens.queries, queries, limit),
             vectors=torch.from_numpy(self._vectors[documents]),
-            columns=torch.from_numpy(padded.spread(own, np.int64)),
+            columns=torch.from_numpy(padded.spread(columns, np.int64)),
             target=padded.targets(),
-            where=padded.first(own),
+            where=padded.first(columns),
             teacher=padded.teacher(),
         )
 

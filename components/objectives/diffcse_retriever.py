@@ -92,7 +92,7 @@ class DiffCSERetriever(Retriever):
         self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> Any:
-        """The batch of some groups."""
+        """Collate groups into a batch, with edited copies of their texts."""
         groups = super().collate(visits)
         row, candidate = groups.where.nonzero(as_tuple=True)
         columns = groups.columns[row, candidate]
@@ -101,8 +101,8 @@ class DiffCSERetriever(Retriever):
             return np.stack([visit.rng(f"query, {purpose}").random(width) for visit in visits])
 
         def of_documents(purpose: str, width: int) -> np.ndarray:
-            at = zip(row.tolist(), candidate.tolist(), strict=True)
-            return np.stack([visits[i].rng(f"document {k}, {purpose}").random(width) for i, k in at])
+            places = zip(row.tolist(), candidate.tolist(), strict=True)
+            return np.stack([visits[i].rng(f"document {k}, {purpose}").random(width) for i, k in places])
 
         documents = Batch(groups.documents.ids[columns], groups.documents.mask[columns])
         return EditedGroups(
@@ -128,15 +128,15 @@ class DiffCSERetriever(Retriever):
         )
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
-        """What each loss sees."""
+        """Return a function from a loss term to its scores."""
         of_groups = super().scores(representations.vectors, batch.groups)
         edits = {"query discriminator": batch.queries, "document discriminator": batch.documents}
-        found = {"query discriminator": representations.queries, "document discriminator": representations.documents}
+        outputs = {"query discriminator": representations.queries, "document discriminator": representations.documents}
 
         def seen(term: LossTerm) -> Scores:
             if term.over not in edits:
                 return of_groups(term)
-            return self.difference.scores(found[term.over], edits[term.over])
+            return self.difference.scores(outputs[term.over], edits[term.over])
 
         return seen
 

@@ -45,23 +45,23 @@ class ICT(DocumentObjective, Retriever):
         self._ends = np.asarray([vocabulary[end] for end in ENDS if end in vocabulary], np.int64)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
-        """The batch of some documents, each with a sentence of its own."""
+        """Collate documents into a batch. A sentence of each is its query."""
         rows = np.asarray([visit.row for visit in visits])
         cut = [self._pair(self.alone(visit.row), visit) for visit in visits]
-        asking = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
-        found = Tokens.of([self.prompted(document, "documents") for _, document in cut])
+        queries = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
+        documents = Tokens.of([self.prompted(document, "documents") for _, document in cut])
         keys = torch.from_numpy(self._same[rows])
-        one = (len(rows), 1)
+        shape = (len(rows), 1)
         template, limits, all_of = self.store.template, self.model.config, np.arange(len(rows))
         return RetrieverBatch(
-            queries=template.texts(asking, all_of, limits.query_tokens),
-            documents=template.texts(found, all_of, limits.document_tokens),
+            queries=template.texts(queries, all_of, limits.query_tokens),
+            documents=template.texts(documents, all_of, limits.document_tokens),
             query_keys=keys,
             document_keys=keys,
-            columns=torch.arange(len(rows)).view(one),
-            target=torch.ones(one),
-            where=torch.ones(one, dtype=torch.bool),
-            relevant_keys=keys.view(one),
+            columns=torch.arange(len(rows)).view(shape),
+            target=torch.ones(shape),
+            where=torch.ones(shape, dtype=torch.bool),
+            relevant_keys=keys.view(shape),
             teacher=None,
         )
 

@@ -59,13 +59,13 @@ class MLM(TokenPrediction):
         return self.products[0].training_operations(batch.mask.sum(-1).numpy()) + heads
 
     def encode(self, batch: MaskedBatch) -> Tensor:
-        """(N, 1, L) log-probabilities of the masked tokens; 0 elsewhere."""
+        """Compute (N, 1, L) log-probabilities of the masked tokens, 0 elsewhere."""
         width = batch.ids.shape[1]
 
         def likelihoods(part: MaskedBatch) -> Tensor:
             states = self.model.states(part.ids, part.mask, part.masked)
-            found = self.model.head.log_likelihoods(states, part.wanted[part.masked])
-            return placed(found, part.masked, width).unsqueeze(1)
+            values = self.model.head.log_likelihoods(states, part.wanted[part.masked])
+            return placed(values, part.masked, width).unsqueeze(1)
 
         return self.in_chunks(likelihoods, batch)
 

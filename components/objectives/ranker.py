@@ -27,8 +27,8 @@ class RankerBatch(NamedTuple):
     """Some groups, their pairs one after another."""
 
     pairs: Batch
-    at: Tensor
-    """(Q, C) where each candidate stands among the pairs; 0 for padding."""
+    places: Tensor
+    """(Q, C) position of each candidate among the pairs, 0 for padding."""
     target: Tensor
     where: Tensor
     teacher: Tensor | None
@@ -62,7 +62,7 @@ class Ranker(GroupObjective):
         padded = PaddedGroups(self.groups(visits))
         return RankerBatch(
             pairs=self._pairs(padded.pairs()),
-            at=torch.from_numpy(padded.spread(np.arange(len(padded.documents)), np.int64)),
+            places=torch.from_numpy(padded.spread(np.arange(len(padded.documents)), np.int64)),
             target=padded.targets(),
             where=torch.from_numpy(padded.where),
             teacher=padded.teacher(),
@@ -101,13 +101,13 @@ class Ranker(GroupObjective):
     def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
         """(N,) which pairs are kept: `keep` of a group, the positives and those that the model scores highest now."""
         self.model.eval()
-        scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
+        scores = self.in_chunks(self.model, batch.pairs)[batch.places].float()
         self.model.train()
         scores = scores.masked_fill(batch.target > 0, math.inf).masked_fill(~batch.where, -math.inf)
         first = scores.topk(min(keep, scores.shape[1])).indices
         chosen = (torch.zeros_like(batch.where).scatter(1, first, value=True) | (batch.target > 0)) & batch.where
         kept = torch.zeros(len(batch.pairs.mask), dtype=torch.bool, device=scores.device)
-        kept[batch.at[chosen]] = True
+        kept[batch.places[chosen]] = True
         return kept
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, TermSum]:
@@ -122,7 +122,7 @@ class Ranker(GroupObjective):
     def _scores(representations: tuple[Tensor, Tensor], batch: RankerBatch, over: str = "group") -> Scores:
         """Each group once with each pass, (P Q, C), or, over `passes`, with both, (Q, C)."""
         scores, kept = representations
-        passes, where = scores[:, batch.at], batch.where & kept[batch.at]
+        passes, where = scores[:, batch.places], batch.where & kept[batch.places]
         if over == "passes":
             return Scores(student=passes[0], target=batch.target, where=where, teacher=passes[-1])
         count = len(passes)

@@ -52,14 +52,14 @@ class Retriever(GroupObjective):
         return never_negatives(self.inputs.data, self.inputs.tokens)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
-        """The batch of some groups."""
+        """Collate groups into a batch."""
         groups = self.groups(visits)
         padded = PaddedGroups(groups)
         keys, first, columns = np.unique(self._same[padded.documents], return_index=True, return_inverse=True)
         documents = padded.documents[first]
         queries = np.asarray([group.query for group in groups])
         limits, template = self.model.config, self._tokens.template
-        known = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
+        relevant = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
         return RetrieverBatch(
             queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
@@ -68,7 +68,7 @@ class Retriever(GroupObjective):
             columns=torch.from_numpy(padded.spread(columns, np.int64)),
             target=padded.targets(),
             where=padded.first(columns),
-            relevant_keys=torch.from_numpy(_padded(known)),
+            relevant_keys=torch.from_numpy(_padded(relevant)),
             teacher=padded.teacher(),
         )
 

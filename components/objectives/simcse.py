@@ -131,14 +131,14 @@ class SimCSE(DocumentObjective):
         return batch._replace(edits=edits)
 
     def _masked(self, visits: list[Visit], texts: Batch, rate: float) -> MaskedBatch:
-        """The two views of some texts with masked tokens, each view with its own."""
+        """Mask tokens of some texts twice, differently for the two views."""
 
         def draws(purpose: str) -> np.ndarray:
             width = texts.ids.shape[1]
-            return np.concatenate([self.draws(visits, f"{purpose}, {of} view", width) for of in ("first", "second")])
+            return np.concatenate([self.draws(visits, f"{purpose}, {nth} view", width) for nth in ("first", "second")])
 
         drawn = draws("mask")
-        masked, _ = self._masking.masks(texts, (drawn, drawn), (rate, rate), of="text")
+        masked, _ = self._masking.masks(texts, (drawn, drawn), (rate, rate), rate_of="text")
         vocabulary = self.model.tower("document").config.vocab_size
         ids = self._masking.masked(texts.ids, masked, torch.from_numpy(draws("masked as")), vocabulary)
         return MaskedBatch(ids, texts.mask, texts.ids, masked)
@@ -152,14 +152,14 @@ class SimCSE(DocumentObjective):
         return sum(self.products[0].training_operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
-        """The vectors of all views, and of edited copies where they are examples."""
+        """Compute the vectors of all views, and of edited copies used as examples."""
         texts = [batch.texts]
         if self._editing is not None:
             assert batch.edits is not None
             edits = self._editing.edit(self, batch.edits)
             assert edits.edited is not None
             texts.append(Batch(edits.edited, edits.mask))
-        pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), each) for each in texts]
+        pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), version) for version in texts]
         likelihoods = None if batch.masked is None else self._predicted(batch.masked)
         return ViewsRepresentations(self.projector(torch.cat(pooled)), likelihoods)
 
@@ -204,8 +204,8 @@ def view_scores(
     and are as many columns again, of which the row's own is a target too, or a negative.
     """
     count = len(keys)
-    first, *others = functional.normalize(vectors, dim=-1).split(count)
-    everyone, other_keys = [gather(each.contiguous(), rows=count) for each in others], gather(keys, rows=count)
+    first, *later = functional.normalize(vectors, dim=-1).split(count)
+    everyone, other_keys = [gather(view.contiguous(), rows=count) for view in later], gather(keys, rows=count)
     sibling = rank() * count + torch.arange(count, device=vectors.device)
     target = functional.one_hot(sibling, len(other_keys)).to(vectors.dtype)
     where = torch.ones_like(target, dtype=torch.bool)

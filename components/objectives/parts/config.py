@@ -227,11 +227,11 @@ class DifferenceConfig(EditConfig):
 
 
 def not_one_encoder(retriever: DualEncoderConfig) -> str:
-    """What of a retriever an encoder of sentences does not have, in words; empty where it is one."""
+    """Describe why a retriever is no encoder of sentences. Return "" if it is one."""
     for key, accepted in {"towers": "shared", "projection": None}.items():
-        if (got := getattr(retriever, key)) not in (None, accepted):  # null is what the model has
+        if (value := getattr(retriever, key)) not in (None, accepted):  # null is what the model has
             return (
-                f"{key}: {got}: one encoder of sentences is trained, without a projection; accepted: "
+                f"{key}: {value}: one encoder of sentences is trained, without a projection; accepted: "
                 f"{accepted or 'null'}"
             )
     return ""

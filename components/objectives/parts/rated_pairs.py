@@ -81,6 +81,6 @@ class RatedPairs(Objective):
         return {"cosine": functional.cosine_similarity(first, second), "rating": batch.ratings}
 
     def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
-        """`Spearman` over all pairs."""
-        found = spearman(equal_as_one(np.asarray(values["cosine"])), np.asarray(values["rating"]))
-        return {"Spearman": round(found.value, DIGITS)}
+        """Compute `Spearman` over all pairs."""
+        correlation = spearman(equal_as_one(np.asarray(values["cosine"])), np.asarray(values["rating"]))
+        return {"Spearman": round(correlation.value, DIGITS)}

@@ -39,27 +39,27 @@ class Masking:
         draws: tuple[np.ndarray, np.ndarray],
         rates: tuple[float, float],
         *,
-        of: Literal["text", "all"] = "all",
+        rate_of: Literal["text", "all"] = "all",
     ) -> tuple[Tensor, Tensor]:
-        """Two masks (N, L) over texts, of which the second contains the first. Neither has special tokens or padding.
+        """Draw two masks (N, L) over texts. The second contains the first. Special tokens and padding are never masked.
 
-        `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share in either mask `of` a text's tokens or,
-        as in SimLM's public code, of these and the special ones.
+        `draws` are two (N, L) random numbers from 0 to 1. `rates` are shares of a text's tokens. With `rate_of="all"`,
+        special tokens are counted too, as in SimLM's public code.
         """
         ids = texts.ids.numpy()
         starts = np.ones_like(ids, bool) if self.starts is None else self.starts[ids]
         text = self.template.text_positions(texts)
-        lengths = (text if of == "text" else texts.mask).sum(-1)
+        lengths = (text if rate_of == "text" else texts.mask).sum(-1)
         first, second = nested_word_masks(starts, text.numpy(), draws, lengths.numpy(), rates)
         return torch.from_numpy(first), torch.from_numpy(second)
 
     def masked(self, ids: Tensor, masked: Tensor, draws: Tensor, vocabulary: int) -> Tensor:
-        """(N, L) token ids with what masked tokens become, for which each place has a random number in `draws`."""
+        """Replace masked tokens in (N, L) ids. `draws` has a random number for each place."""
         if self.config.masked_as == "mask":
             return self.with_mask_tokens(ids, masked)
         assert self.template.mask is not None
-        other = ((draws - 0.8) / 0.1 * vocabulary).long().clamp(0, vocabulary - 1)
-        become = ids.where(draws >= 0.9, other.where(draws >= 0.8, self.template.mask))
+        random_ids = ((draws - 0.8) / 0.1 * vocabulary).long().clamp(0, vocabulary - 1)
+        become = ids.where(draws >= 0.9, random_ids.where(draws >= 0.8, self.template.mask))
         return become.where(masked, ids)
 
     def with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
@@ -68,12 +68,12 @@ class Masking:
         return ids.masked_fill(masked, self.template.mask)
 
 
-def token_scores(found: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
-    """What a loss sees of log-probabilities (N, L) at the places `where`: a text a row and a token a candidate, or each
-    token as a row of its own, so that their mean is over tokens."""
+def token_scores(likelihoods: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
+    """Make scores of log-probabilities (N, L) at the places `where`, with a text as a row and a token as a candidate.
+    If the average is over tokens, each token is a row."""
     if average == "tokens":
-        found, where = found[where].unsqueeze(1), where[where].unsqueeze(1)
-    return Scores(student=found, target=where.to(found.dtype), where=where)
+        likelihoods, where = likelihoods[where].unsqueeze(1), where[where].unsqueeze(1)
+    return Scores(student=likelihoods, target=where.to(likelihoods.dtype), where=where)
 
 
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
@@ -94,15 +94,15 @@ def language_model_head(encoder: Any, artifact: Path | None, model: Path) -> Lan
 
 
 def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguageModel:
-    """A masked language model that the config's `key` asks for; UserError if the retriever has other tokens."""
-    found = MaskedLanguageModel.load(artifact / "model")
+    """Load a masked language model for a config's `key`. Raise UserError if the retriever has other tokens."""
+    language_model = MaskedLanguageModel.load(artifact / "model")
     if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
         raise UserError(
-            f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
+            f"{key}: {language_model.config.model}: its vocabulary is another than the retriever's; accepted: one "
             "with the same tokens",
             code="other-vocabulary",
         )
-    return found
+    return language_model
 
 
 def placed(values: Tensor, where: Tensor, width: int) -> Tensor:

@@ -44,6 +44,6 @@ class TokenPrediction(DocumentObjective):
         return self.token_scores(representations, batch, term)
 
     def token_scores(self, likelihoods: Tensor, batch: Any, term: LossTerm) -> Scores:
-        """What a loss sees of log-probabilities (N, views, L)."""
-        found = likelihoods[:, self.views.index(term.over)]
-        return token_scores(found, self.predicted(batch)[term.over], self._average)
+        """Return a view's scores from log-probabilities (N, views, L)."""
+        view = likelihoods[:, self.views.index(term.over)]
+        return token_scores(view, self.predicted(batch)[term.over], self._average)
