@@ -112,12 +112,12 @@ class DiffCSERetriever(Retriever):
         )
 
     def operations(self, batch: Any) -> float:
-        """Of encoding all queries and documents, and of the discriminator."""
+        """Count the operations of encoding all queries and documents, and of the discriminator."""
         edits = [self.difference.operations(side) for side in (batch.queries, batch.documents)]
         return super().operations(batch.groups) + sum(edits)
 
     def encode(self, batch: Any) -> Any:
-        """The vectors, and what the discriminator makes of them."""
+        """Compute the vectors, and the discriminator's log-probabilities."""
         groups = batch.groups
         queries = self.in_chunks(lambda part: self.model.pooled(part, "query"), groups.queries)
         documents = self.in_chunks(lambda part: self.model.pooled(part, "document"), groups.documents)
@@ -141,7 +141,7 @@ class DiffCSERetriever(Retriever):
         return seen
 
     def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among each query's own candidates."""
+        """Measure `RR` and `accuracy` among each query's own candidates."""
         return super().judge(representations.vectors, batch.groups)
 
 

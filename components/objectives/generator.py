@@ -57,7 +57,7 @@ class GeneratorObjective(Writing):
         return GeneratorBatch(inputs, writes.texts(tokens.documents, targets, config.target_tokens))
 
     def operations(self, batch: GeneratorBatch) -> float | None:
-        """Of reading the inputs and writing the targets."""
+        """Count the operations of reading the inputs and writing the targets."""
         if not self.products:
             return None
         read, written = (part.mask.sum(-1).numpy() for part in batch)

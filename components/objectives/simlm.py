@@ -144,7 +144,7 @@ class SimLM(TokenPrediction):
         return BottleneckBatch(texts.ids, texts.mask, text, *masks, *draws, *read)
 
     def predicted(self, batch: BottleneckBatch) -> dict[str, Tensor]:
-        """All tokens of the text, or masked ones alone."""
+        """Return the predicted tokens: all tokens of the text, or only masked ones."""
         everywhere = self.config.task != "masked"
         return {
             "encoder": batch.text if everywhere else batch.encoder_masked,
@@ -153,7 +153,7 @@ class SimLM(TokenPrediction):
         }
 
     def operations(self, batch: BottleneckBatch) -> float:
-        """Of encoder, decoder and their head; of a generator's samples, and of its training where it is trained."""
+        """Count the operations of encoder, decoder and head, and of the generator's samples and training."""
         lengths = batch.mask.sum(-1).numpy()
         places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._views}
         drawn = places.pop("generator", 0)
@@ -184,8 +184,8 @@ class SimLM(TokenPrediction):
         return self.token_scores(representations.likelihoods, batch, term)
 
     def replaced(self, batch: BottleneckBatch) -> BottleneckBatch:
-        """The batch with the generator's samples in place of masked tokens, independent ones for encoder and decoder
-        (Wang et al., 2023, Eq. 1)."""
+        """Replace masked tokens by the generator's samples, which are independent for encoder and decoder (Wang et al.,
+        2023, Eq. 1)."""
         if batch.encoder_ids is not None:
             return batch
         generator, width = self.generator, batch.ids.shape[1]

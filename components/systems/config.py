@@ -208,7 +208,7 @@ class SystemConfig(Config):
             raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {reason}")
 
     def length(self, name: str, k: int) -> int:
-        """Number of documents that a searching stage must list so that the system can rank `k`."""
+        """Return the number of documents that a searching stage must list so that the system can rank `k`."""
         stage = self.stages[name]
         assert isinstance(stage, FIRST)
         if not self.has_one_list:
@@ -225,7 +225,7 @@ class SystemConfig(Config):
         return any(isinstance(stage, NeighboursStage) and stage.of == name for stage in self.stages.values())
 
     def of_kind(self, *kinds: type[Config]) -> Iterator[tuple[str, Config]]:
-        """Names and descriptions of the stages of some kinds, in order."""
+        """List the names and descriptions of the stages of some kinds, in order."""
         return ((name, stage) for name, stage in self.stages.items() if isinstance(stage, kinds))
 
     @property
@@ -235,8 +235,7 @@ class SystemConfig(Config):
 
 
 def read(folder: Path) -> SystemConfig:
-    """The description of the system in a folder; UserError for a folder that is none, that lacks a part,
-    or whose models are cut."""
+    """Read the description of a system in a folder. UserError if the folder is no complete system."""
     path = folder / SYSTEM
     if not path.exists():
         inside = folder / FOLDER

@@ -91,7 +91,7 @@ class LoadedSystem:
 
     @classmethod
     def _load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> Self:
-        """The same; Damaged for a file of models or indexes that is truncated or lost."""
+        """Load the system. Raise Damaged if a file of models or indexes is truncated or missing."""
         config = configs.read(folder)
         # Java starts while Python imports torch, to look for a GPU too.
         lexical = {
@@ -351,7 +351,7 @@ def as_ranking(lists: Sequence[Ranking]) -> pa.Table:
 
 
 def _as_lists(ranking: pa.Table, queries: int) -> list[Ranking]:
-    """The lists of a ranking that `as_ranking` made."""
+    """Split a ranking of `as_ranking` into lists."""
     lists: list[Ranking] = [[] for _ in range(queries)]
     columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "score"))
     for query, doc_id, score in zip(*columns, strict=True):

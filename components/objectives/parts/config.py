@@ -73,7 +73,7 @@ class BottleneckConfig(TokenPredictionConfig):
         return self.task != "masked"
 
     def unmasked(self, view: str) -> str:
-        """What is wrong with a loss over a view where nothing is predicted; empty where something is."""
+        """Describe why a loss over a view without predictions is wrong. Return "" if the view has predictions."""
         rate = {"encoder": self.encoder_rate, "decoder": self.decoder_rate}.get(view)
         if self.task == "masked" and rate == 0:
             return f"over: {view}: nothing is masked there; accepted: a higher {view}_rate"

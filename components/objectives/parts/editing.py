@@ -145,27 +145,27 @@ class Editing:
             return edits._replace(edited=owner.in_chunks(edited, edits))
 
     def _kinds(self, draws: Draws) -> dict[Edit, Tensor]:
-        """By kind of edit, (N,) which texts are edited so."""
+        """Choose the edited texts of each kind of edit: (N,)."""
         kinds = self.config.edits
         drawn = torch.from_numpy(draws("kind", 1)[:, 0] * len(kinds)).long()
         return {kind: drawn == number for number, kind in enumerate(kinds)}
 
     def _counts(self, lengths: Tensor, kinds: dict[Edit, Tensor]) -> tuple[Tensor, Tensor]:
-        """(N,) how many tokens of texts with `lengths` (N,) are taken out, and how many are put in."""
+        """Return (N,) numbers of deleted and of inserted tokens, for texts with `lengths` (N,)."""
         none = torch.zeros_like(lengths, dtype=torch.bool)
         rates: dict[Edit, float] = {"delete": self.config.deletion_rate, "insert": self.config.insertion_rate}
         out, put = ((lengths.double() * rate).round().long() * kinds.get(kind, none) for kind, rate in rates.items())
         return out.minimum((lengths - 1).clamp_min(0)), put
 
     def _masked(self, texts: Batch, draws: Draws) -> Tensor:
-        """(N, L) tokens that are masked."""
+        """Return (N, L) True at masked tokens."""
         width, rate = texts.ids.shape[1], self.config.rate
         drawn = draws("mask", width), draws("further mask", width)
         return self._masking.masks(texts, drawn, (rate, rate), rate_of=self.config.rate_of)[0]
 
 
 def lowest(draws: np.ndarray, where: Tensor, counts: Tensor) -> Tensor:
-    """(N, L) the places of `where` (N, L) with the `counts` (N,) lowest numbers of `draws` (N, L).
+    """Choose (N, L) the places of `where` (N, L) with the `counts` (N,) lowest numbers of `draws` (N, L).
 
     >>> lowest(np.array([[0.1, 0.7, 0.5]]), torch.tensor([[False, True, True]]), torch.tensor([1])).long()
     tensor([[0, 0, 1]])

@@ -63,7 +63,7 @@ class Masking:
         return become.where(masked, ids)
 
     def with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
-        """(N, L) token ids with mask tokens where `masked`."""
+        """Replace tokens by the mask token where `masked`: (N, L)."""
         assert self.template.mask is not None
         return ids.masked_fill(masked, self.template.mask)
 
@@ -77,8 +77,8 @@ def token_scores(likelihoods: Tensor, where: Tensor, average: Literal["texts", "
 
 
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
-    """The generator that replaces tokens of texts of at most `tokens` tokens. UserError if its vocabulary is another
-    than that of the retriever in the folder `model`, or it reads less."""
+    """Load the generator that replaces tokens of texts of at most `tokens` tokens. Raise UserError if its vocabulary
+    differs from that of the retriever in the folder `model`, or if it reads fewer tokens."""
     generator = _of_the_same_tokens("generator", artifact, model)
     reads = generator.config.model_copy(update={"document_tokens": tokens})
     layers.check_length(generator, reads, "document_tokens")
@@ -86,8 +86,8 @@ def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageMo
 
 
 def language_model_head(encoder: Any, artifact: Path | None, model: Path) -> LanguageModelHead:
-    """A new head for an encoder, or that of another masked language model. UserError if that one's vocabulary is
-    another than that of the retriever in the folder `model`."""
+    """Return a new head for an encoder, or that of another masked language model. Raise UserError if that model's
+    vocabulary differs from that of the retriever in the folder `model`."""
     if artifact is None:
         return LanguageModelHead.new(encoder)
     return _of_the_same_tokens("head", artifact, model).head.on(encoder)
@@ -106,6 +106,6 @@ def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguage
 
 
 def placed(values: Tensor, where: Tensor, width: int) -> Tensor:
-    """(N, width) the values (M,) at the M places of `where` (N, L); 0 elsewhere."""
+    """Spread the values (M,) over the M places of `where` (N, L): (N, width), 0 elsewhere."""
     full = values.new_zeros(len(where), width)
     return full.masked_scatter(functional.pad(where, (0, width - where.shape[1])), values)

@@ -134,11 +134,11 @@ class _Texts:
         return spread.scatter_add_(1, self._order[place], values * present)[:, self._leader]
 
     def hold(self, wanted: Tensor) -> Tensor:
-        """(R, N) whether a column's text is among the keys that a row wants."""
+        """Check (R, N) whether a column's text is among the keys that a row wants."""
         return self.spread(wanted, torch.ones_like(wanted)) > 0
 
     def anywhere(self, where: Tensor) -> Tensor:
-        """(R, N) whether any column of the same text is so."""
+        """Check (R, N) whether any column of the same text is True."""
         return torch.zeros_like(where, dtype=torch.int32).index_add_(1, self._leader, where.int())[:, self._leader] > 0
 
 
@@ -166,7 +166,7 @@ class _Columns(NamedTuple):
 
 
 def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
-    """One column for each text."""
+    """Make a column for each text."""
     texts = _Texts(whole.keys)
     target = texts.spread(_candidate_keys(batch), batch.target) * texts.first
     where = texts.real & texts.first & ~(texts.hold(batch.relevant_keys) & (target <= 0))
