@@ -187,7 +187,7 @@ def names(path: str, *attributes: str) -> bool:
     return False
 
 
-def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...] = ()) -> None:
+def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...]) -> None:
     """Raise ValueError unless a function has these positional parameters, and its other ones are optional."""
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]

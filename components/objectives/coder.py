@@ -55,7 +55,7 @@ class Queries(nn.Module):
             if "document" in parts:
                 parts["document"].requires_grad_(False)
         self.moved = nn.Parameter(torch.zeros(()), requires_grad=config.learned)
-        """How far the temperature's logarithm is from where it began, at the pace of the weights."""
+        """Shift of the temperature's logarithm from its start, scaled to the learning rate of the weights."""
         self._begun, self._pace = math.log(begun), config.pace
 
     def temperature(self) -> Tensor:

@@ -34,7 +34,7 @@ class EditedGroups(NamedTuple):
 
 
 class EditedRepresentations(NamedTuple):
-    """What is known of the texts of some groups."""
+    """Vectors and discriminator log-probabilities of some groups' texts."""
 
     vectors: tuple[Tensor, Tensor]
     """(Q, d) and (U, d) of queries and documents."""

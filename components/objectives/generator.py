@@ -19,7 +19,7 @@ from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class GeneratorBatch(NamedTuple):
-    """What is read, and what is to be written: the first candidate of each group."""
+    """Inputs and targets. A target is the first candidate of a group."""
 
     inputs: Batch
     targets: Batch

@@ -48,7 +48,7 @@ class ViewsBatch(NamedTuple):
 
 
 class ViewsRepresentations(NamedTuple):
-    """What is known of the views of some texts."""
+    """Vectors and log-probabilities of the views of some texts."""
 
     vectors: Tensor
     """(2N, h) behind the projector; (3N, h) where edited copies are further examples."""

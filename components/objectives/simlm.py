@@ -45,7 +45,7 @@ class BottleneckBatch(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the encoder makes of some texts."""
+    """States and vectors of some texts by the encoder."""
 
     states: Tensor
     """(N, L, h) of the last layer."""
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What is predicted of some texts."""
+    """Predictions and vectors of some texts."""
 
     likelihoods: Tensor
     """(N, 3, L) log-probabilities by the encoder, the decoder and the generator; 0 where nothing is predicted."""
@@ -260,7 +260,7 @@ class SimLM(TokenPrediction):
 
 
 class _Side(NamedTuple):
-    """What is sampled for the encoder, or for the decoder."""
+    """Inputs of the generator for the encoder, or for the decoder."""
 
     ids: Tensor
     mask: Tensor

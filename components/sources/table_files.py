@@ -100,7 +100,7 @@ def read_table(
 
 
 def read_columns(
-    path: Path, required: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool = False
+    path: Path, required: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield rows with our names of columns, and the place of each. Raise UserError for a row that cannot be read:
     nobody could say any more which rows belong together."""

@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     sampled: bool
     """Whether the queries are a sample of the split's."""
     note: str
-    """What is known of the start model's training data."""
+    """Facts about the start model's training data."""
     read: list[str]
     """Collections that its models were trained on in the run. Empty if none was trained."""
     compared: str

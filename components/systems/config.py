@@ -24,11 +24,11 @@ DOCUMENTS = "documents.jsonl"
 """The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
 VERSION = 2
 AGAIN = "export the system again"
-"""What to do about a folder that is not as it was exported."""
+"""Advice for a folder that differs from the export."""
 
 
 class StageConfig(Config):
-    """What stages of all kinds have."""
+    """Base of all stages."""
 
     @property
     def inputs(self) -> list[str]:

@@ -29,7 +29,7 @@ from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import BM25, LoadedRetriever, PairScorer, Ranking, TextEncoder, reordered
 
 QUERY_CHARACTERS = 4_000
-"""Of one query: no model reads so much of it."""
+"""Maximum length of a query. No model reads more."""
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
 

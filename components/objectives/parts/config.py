@@ -1,4 +1,4 @@
-"""What a config says of pre-training on documents. Apart from the objectives, which import torch."""
+"""Configs of pre-training on documents. They are apart from the objectives, which import torch."""
 
 from typing import Literal, Self
 
@@ -9,7 +9,7 @@ from sparring.components.models.configs import DualEncoderConfig
 
 
 class MaskConfig(Config):
-    """Which tokens of a text are masked."""
+    """Masking of a text's tokens."""
 
     unit: Literal["words", "tokens"] = "words"
     """What is masked as a whole. `words` needs a WordPiece tokenizer; `tokens` takes each token by itself."""
@@ -20,7 +20,7 @@ class MaskConfig(Config):
 
 
 class TokenPredictionConfig(MaskConfig):
-    """Which tokens of a text are masked, and how predictions are averaged."""
+    """Masking of a text's tokens, and averaging of predictions."""
 
     average: Literal["texts", "tokens"] = "texts"
     """What counts alike. `texts`: the mean over a text's tokens, then over texts (Wang et al., 2023, Eq. 2). `tokens`:

@@ -1,4 +1,4 @@
-"""What objectives that mask or replace tokens have in common: masks, the generator, and losses over tokens."""
+"""Base of objectives that mask or replace tokens: masks, the generator, and losses over tokens."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sparring.components.objectives.parts.config import MaskConfig
 from sparring.components.scores import Scores
 
 GENERATOR = "generator"
-"""What the generator is called among an objective's frozen models."""
+"""Name of the generator among an objective's frozen models."""
 
 
 class Masking:
-    """Which tokens of texts are masked, and what masked tokens become."""
+    """Choice of masked tokens, and their replacement."""
 
     def __init__(self, config: MaskConfig, model: Path, template: Template) -> None:
         self.config, self.template = config, template

@@ -115,7 +115,7 @@ def batch_scores(
 
 
 class _Texts:
-    """Which texts columns stand for, by key: a text may have several columns, and padding, whose key is -1, is none."""
+    """Texts of columns, by key. A text may have several columns. Padding has the key -1 and is no text."""
 
     def __init__(self, keys: Tensor) -> None:
         self._order = torch.argsort(keys, stable=True)
@@ -149,7 +149,7 @@ class _Whole(NamedTuple):
     """(N, ...) representations."""
     keys: Tensor
     start: int
-    """Where this worker's begin."""
+    """Position of this worker's first document."""
 
 
 def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:

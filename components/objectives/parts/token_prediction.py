@@ -1,4 +1,4 @@
-"""What objectives that predict the tokens of documents have in common: masks that differ by visit, and terms."""
+"""Base of objectives that predict tokens of documents: masks that differ by visit, and terms."""
 
 from __future__ import annotations
 

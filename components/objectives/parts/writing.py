@@ -1,4 +1,4 @@
-"""What objectives of models that write texts have in common."""
+"""Base of objectives for models that write texts."""
 
 from __future__ import annotations
 

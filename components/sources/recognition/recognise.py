@@ -1,4 +1,4 @@
-"""What a folder of files holds, and which reader reads it: guessed by the names of files and columns.
+"""Recognition of a folder's collection, and of its reader, by the names of files and columns.
 
 Guesses are made in this package and nowhere else. What comes out is a source's declaration, which says everything and
 is checked like any other. Values are looked at only to find columns of ids that have no usual name.
@@ -84,7 +84,7 @@ def recognise(place: Path) -> Recognised:
         first = f"{place}: no collection was recognised; what is there:"
         raise UserError(first, *lines[:20], *more, "accepted:", *accepted)
     unused = {table.name: f"columns {listing(table.columns)}" for table in tables if table not in collection.used}
-    return Recognised(collection.keys, _remarks(folder, collection), {**unused, **unread})
+    return Recognised(collection.keys, _remarks(collection), {**unused, **unread})
 
 
 class _Collection(NamedTuple):
@@ -272,7 +272,7 @@ def _texts(folder: Path, tables: list[Table]) -> _Collection | None:
     return None
 
 
-def _remarks(folder: Path, collection: _Collection) -> list[str]:
+def _remarks(collection: _Collection) -> list[str]:
     """Say which columns have ids and relevances, which are not read, and which rows are numbered."""
     keys, lines = collection.keys, list[str]()
     columns = keys.get("columns", {})
