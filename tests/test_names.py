@@ -27,10 +27,6 @@ CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
 PENDING = (
-    "components/objectives",
-    "components/retrieval",
-    "components/sources",
-    "components/systems",
     "workflows/commands",
     "workflows/distributed",
     "workflows/estimating",
