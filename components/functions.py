@@ -1,4 +1,4 @@
-"""Functions that configs name, checked by their source: no module is imported for it."""
+"""Functions named in configs. They are checked by reading their source, without importing the module."""
 
 import ast
 import math
@@ -20,9 +20,9 @@ class FunctionRef(Config):
     """
 
     takes: ClassVar[tuple[str, ...] | None] = None
-    """What the function is given by position; None where that is not checked."""
+    """Names of the positional arguments. If None, they are not checked."""
     may_take: ClassVar[tuple[str, ...]] = ()
-    """What it is given by keyword where it has such a parameter, without a default."""
+    """Keyword arguments without a default that the function may have."""
     built_in: ClassVar[str | None] = None
     """The package or module of ours whose functions have short names. If None, there are no short names."""
 
@@ -40,7 +40,7 @@ class FunctionRef(Config):
         for key in value.keys() - cls.model_fields.keys():
             try:
                 options = keyword_options(cls.path(value["function"]))
-            except ValueError:  # which is the mistake then
+            except ValueError:  # already reported
                 return value
             if key in options:
                 raise Invalid(
@@ -84,7 +84,7 @@ class FunctionRef(Config):
     @field_validator("options")
     @classmethod
     def _binds(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if "function" not in info.data:  # which is the mistake then
+        if "function" not in info.data:  # already reported
             return options
         function = info.data["function"]
         defaults = keyword_options(function)
@@ -100,27 +100,27 @@ class FunctionRef(Config):
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
                 raise Invalid(f"{function}: {name} is {value!r}; accepted: above 0", "too-small")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
-        given = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
-        return plain | given
+        passed = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
+        return plain | passed
 
     def resolve(self) -> Any:
-        """The function itself."""
+        """Import the function."""
         module, _, name = self.function.rpartition(".")
         return getattr(modules.load(module), name)
 
-    def called(self, *given: Any, **further: Any) -> Any:
-        """What the function returns with its options; RuntimeError with its name and the line where it fails."""
+    def called(self, *arguments: Any, **further: Any) -> Any:
+        """Call the function with its options. RuntimeError names the function and the line that failed."""
         function = self.resolve()
         try:
-            return function(*given, **self.options, **further)
+            return function(*arguments, **self.options, **further)
         except UserError:
             raise
         except Exception as error:
             file = getattr(getattr(function, "__code__", None), "co_filename", "")
             lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
             where = f" at {file}:{lines[-1]}" if lines else ""
-            said = f"{self.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
-            raise RuntimeError(said) from error
+            message = f"{self.function} failed{where}: {type(error).__name__}: {' '.join(str(error).split())}"
+            raise RuntimeError(message) from error
 
 
 @cache
@@ -139,7 +139,7 @@ def built_in(place: str, takes: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def _qualified(path: str) -> str:
-    """The last two parts of a dotted path: the short name with its module."""
+    """Return the last two parts of a dotted path: the short name with its module."""
     return ".".join(path.split(".")[-2:])
 
 
@@ -148,9 +148,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def keyword_options(path: str) -> dict[str, Any]:
-    """Names and defaults of the keyword-only parameters that have a default, of the function at a dotted path.
+    """Read the names and defaults of a function's optional keyword-only parameters from its source.
 
-    A default that is not a literal is given as None. ValueError if there is no such function.
+    A default that is not a literal becomes None. ValueError if there is no such function.
     """
     arguments = _function(path).args
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -165,14 +165,14 @@ def decorated(path: str, decorator: str) -> dict[str, Any]:
     for node in _function(path).decorator_list:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == decorator:
             try:
-                return {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+                return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
             except ValueError:
                 raise ValueError(f"{path}: @{decorator}(...) reads literals, such as True or a string") from None
     return {}
 
 
 def names(path: str, *attributes: str) -> bool:
-    """Whether the function at a dotted path, or one of its module that it uses, names one of some attributes."""
+    """Check whether a function, or a function of its module that it uses, reads one of some attributes."""
     functions = _functions(path)
     waiting, seen = [path.rpartition(".")[2]], set()
     while waiting:
@@ -187,9 +187,8 @@ def names(path: str, *attributes: str) -> bool:
     return False
 
 
-def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...] = ()) -> None:
-    """ValueError unless a function takes so many arguments by position, and all others by keyword, with a default or
-    of those that it may take."""
+def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...]) -> None:
+    """Raise ValueError unless a function has these positional parameters, and its other ones are optional."""
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -201,12 +200,12 @@ def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...
 
 
 def _function(path: str) -> ast.FunctionDef:
-    """The source of the function at a dotted path."""
+    """Return the syntax of the function at a dotted path."""
     return _functions(path)[path.rpartition(".")[2]]
 
 
 def _functions(path: str) -> dict[str, ast.FunctionDef]:
-    """The sources of the function at a dotted path and of all others of its module, by their names."""
+    """Return the syntax of the function at a dotted path and of all functions of its module, by name."""
     module, _, name = path.rpartition(".")
     if not module:
         raise Invalid(f"{path!r} names no module; accepted: MODULE.FUNCTION", "unknown-module")
@@ -231,7 +230,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Whether a value has the type of a default; an integer is accepted for a float."""
+    """Check whether a value has the type of a default. An integer is accepted for a float."""
     if isinstance(default, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return default is None or type(value) is type(default)

@@ -27,12 +27,6 @@ CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
 PENDING = (
-    "components/config.py",
-    "components/functions.py",
-    "components/objectives",
-    "components/retrieval",
-    "components/sources",
-    "components/systems",
     "workflows/commands",
     "workflows/distributed",
     "workflows/estimating",

@@ -38,18 +38,18 @@ class CoCondenser(SimLM):
     reads = 1.5
     predicts = 2.0
 
-    def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **own: Any) -> None:
-        super().__init__(inputs, **own)
+    def __init__(self, inputs: ObjectiveInputs, *, spans: SpanConfig | None = None, **options: Any) -> None:
+        super().__init__(inputs, **options)
         self._tokens = (spans or SpanConfig()).tokens
         self._same = np.load(inputs.tokens / "documents.same.npy", mmap_mode="r")
 
     def collate(self, visits: list[Visit]) -> BottleneckBatch:
-        """The batch of the spans of some documents."""
+        """Collate spans of documents into a batch."""
         keys = self._same[np.asarray([visit.row for visit in visits])]
         return super().collate(visits)._replace(keys=torch.from_numpy(np.tile(keys, 2)))
 
     def documents(self, visits: list[Visit], limit: int) -> Batch:
-        """Two spans of each document, other ones at each visit."""
+        """Cut two spans from each document, different ones at each visit."""
         template = self.store.template
         around = len(template.before) + len(template.after) + len(self.prompts["documents"])
         size = max(1, min(self._tokens, limit - around))
@@ -71,17 +71,17 @@ class CoCondenser(SimLM):
 
 
 def two_spans(text: np.ndarray, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Two different spans of a text of tokens that is cut into spans of `tokens` tokens, or a shorter one in half."""
+    """Return two different spans of a text that is cut into spans of `tokens` tokens. A shorter text is cut in half."""
     size = max(1, min(tokens, -(-len(text) // 2)))
     first, second = rng.permutation(max(2, -(-len(text) // size)))[:2] * size
     return text[first : first + size], text[second : second + size]
 
 
 def span_scores(vectors: Tensor, keys: Tensor, duplicates: Duplicates = "mask") -> Scores:
-    """(2N, all spans) inner products of spans (2N, d), N first ones and then N second ones, with those of all workers.
+    """Compute (2N, all spans) inner products of first and then second spans (2N, d) with the spans of all workers.
 
-    A span's target is the other of its document. Itself does not count, nor do others with the same key (2N,), unless
-    `duplicates` count.
+    A span's target is the other span of its document. The span itself does not count, nor do spans with the same key
+    (2N,), unless `duplicates` count.
     """
     count = len(vectors)
     if duplicates == "count":

@@ -46,7 +46,7 @@ class CoderBatch(NamedTuple):
 
 
 class Queries(nn.Module):
-    """What is trained: the query's tower, and the temperature. The document's tower is kept as it is beside them."""
+    """Trained query tower and temperature, and the frozen document tower."""
 
     def __init__(self, encoder: DualEncoder, begun: float, config: TemperatureConfig) -> None:
         super().__init__()
@@ -55,11 +55,11 @@ class Queries(nn.Module):
             if "document" in parts:
                 parts["document"].requires_grad_(False)
         self.moved = nn.Parameter(torch.zeros(()), requires_grad=config.learned)
-        """How far the temperature's logarithm is from where it began, at the pace of the weights."""
+        """Shift of the temperature's logarithm from its start, scaled to the learning rate of the weights."""
         self._begun, self._pace = math.log(begun), config.pace
 
     def temperature(self) -> Tensor:
-        """() what scores are divided by."""
+        """Return the divisor of scores: ()."""
         return (self._begun + self._pace * self.moved).exp()
 
 
@@ -85,37 +85,37 @@ class Coder(GroupObjective):
             )
 
     def collate(self, visits: list[Visit]) -> CoderBatch:
-        """The batch of some groups."""
+        """Collate groups into a batch."""
         groups = self.groups(visits)
         padded = PaddedGroups(groups)
-        documents, own = np.unique(padded.documents, return_inverse=True)
+        documents, columns = np.unique(padded.documents, return_inverse=True)
         queries = np.asarray([group.query for group in groups])
         limit, template = self.model.encoder.max_tokens("query"), self._tokens.template
         return CoderBatch(
             queries=template.texts(self._tokens.queries, queries, limit),
             vectors=torch.from_numpy(self._vectors[documents]),
-            columns=torch.from_numpy(padded.spread(own, np.int64)),
+            columns=torch.from_numpy(padded.spread(columns, np.int64)),
             target=padded.targets(),
-            where=padded.first(own),
+            where=padded.first(columns),
             teacher=padded.teacher(),
         )
 
     def operations(self, batch: CoderBatch) -> float:
-        """Of encoding all queries; their products with candidates are little beside it."""
+        """Count the operations of encoding all queries. Their products with candidates are negligible."""
         return self.products[0].training_operations(batch.queries.mask.sum(-1).numpy())
 
     def encode(self, batch: CoderBatch) -> Tensor:
-        """(Q, d) vectors of the queries."""
+        """Encode the queries as (Q, d) vectors."""
         encoder = self.model.encoder
         return self.in_chunks(lambda b: encoder(b, "query"), batch.queries)
 
     def terms(self, representations: Tensor, batch: CoderBatch) -> dict[str, TermSum]:
-        """The losses over each group."""
+        """Compute the losses over each group."""
         scores = self._scores(representations, batch)
         return self.evaluate(lambda _: scores)
 
     def judge(self, representations: Tensor, batch: CoderBatch) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among each query's own candidates, and as `loss` the divergence from the targets.
+        """Measure `RR` and `accuracy` among each query's own candidates, and as `loss` the divergence from the targets.
 
         Scores have the temperature that is trained with them. With soft labels the loss falls while ranks do not get
         better (Zerveas et al., 2023, Figure 2).
@@ -138,13 +138,13 @@ class Coder(GroupObjective):
 
 
 def _begun(model: Path, config: TemperatureConfig) -> float:
-    """The temperature that a training begins with."""
+    """Return the temperature at the start of a training."""
     path = model / TEMPERATURE
     return float(read_json(path)["temperature"]) if path.exists() else config.start
 
 
 def _divergence(scores: Tensor, targets: Tensor) -> Tensor:
-    """() KL of the scores' softmax from the targets, which need not sum to 1."""
+    """Compute () the KL divergence of the scores' softmax from the targets, which need not sum to 1."""
     targets = targets / targets.sum()
     return (torch.xlogy(targets, targets) - targets * scores.log_softmax(-1)).sum()
 

@@ -60,7 +60,7 @@ class DiffCSE(SimCSE):
         self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
-        """The batch of some texts."""
+        """Collate texts into a batch."""
         following = [visit._replace(row=(visit.row + 1) % self.rows()) for visit in visits]
         read = {"same": [visits], "next": [following], "both": [visits, following]}[self.difference.config.edits_of]
 
@@ -74,18 +74,18 @@ class DiffCSE(SimCSE):
         return batch._replace(edits=self.difference.collate(texts, draws, vector))
 
     def operations(self, batch: ViewsBatch) -> float:
-        """Of encoding both views, and of the discriminator."""
+        """Count the operations of encoding both views, and of the discriminator."""
         assert batch.edits is not None
         return super().operations(batch) + self.difference.operations(batch.edits)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
-        """The vectors of all views, and what the discriminator makes of them."""
+        """Compute the vectors of all views, and the discriminator's log-probabilities."""
         assert batch.edits is not None
         vectors = super().encode(batch).vectors
         return ViewsRepresentations(vectors, self.difference.likelihoods(self, batch.edits, vectors))
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
-        """What a loss sees."""
+        """Return the scores of a loss."""
         if term.over != "discriminator":
             return super().scores(representations, batch, term)
         assert batch.edits is not None

@@ -34,7 +34,7 @@ class EditedGroups(NamedTuple):
 
 
 class EditedRepresentations(NamedTuple):
-    """What is known of the texts of some groups."""
+    """Vectors and discriminator log-probabilities of some groups' texts."""
 
     vectors: tuple[Tensor, Tensor]
     """(Q, d) and (U, d) of queries and documents."""
@@ -92,7 +92,7 @@ class DiffCSERetriever(Retriever):
         self.self_check = not difference.generates
 
     def collate(self, visits: list[Visit]) -> Any:
-        """The batch of some groups."""
+        """Collate groups into a batch, with edited copies of their texts."""
         groups = super().collate(visits)
         row, candidate = groups.where.nonzero(as_tuple=True)
         columns = groups.columns[row, candidate]
@@ -101,8 +101,8 @@ class DiffCSERetriever(Retriever):
             return np.stack([visit.rng(f"query, {purpose}").random(width) for visit in visits])
 
         def of_documents(purpose: str, width: int) -> np.ndarray:
-            at = zip(row.tolist(), candidate.tolist(), strict=True)
-            return np.stack([visits[i].rng(f"document {k}, {purpose}").random(width) for i, k in at])
+            places = zip(row.tolist(), candidate.tolist(), strict=True)
+            return np.stack([visits[i].rng(f"document {k}, {purpose}").random(width) for i, k in places])
 
         documents = Batch(groups.documents.ids[columns], groups.documents.mask[columns])
         return EditedGroups(
@@ -112,12 +112,12 @@ class DiffCSERetriever(Retriever):
         )
 
     def operations(self, batch: Any) -> float:
-        """Of encoding all queries and documents, and of the discriminator."""
+        """Count the operations of encoding all queries and documents, and of the discriminator."""
         edits = [self.difference.operations(side) for side in (batch.queries, batch.documents)]
         return super().operations(batch.groups) + sum(edits)
 
     def encode(self, batch: Any) -> Any:
-        """The vectors, and what the discriminator makes of them."""
+        """Compute the vectors, and the discriminator's log-probabilities."""
         groups = batch.groups
         queries = self.in_chunks(lambda part: self.model.pooled(part, "query"), groups.queries)
         documents = self.in_chunks(lambda part: self.model.pooled(part, "document"), groups.documents)
@@ -128,20 +128,20 @@ class DiffCSERetriever(Retriever):
         )
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
-        """What each loss sees."""
+        """Return a function from a loss term to its scores."""
         of_groups = super().scores(representations.vectors, batch.groups)
         edits = {"query discriminator": batch.queries, "document discriminator": batch.documents}
-        found = {"query discriminator": representations.queries, "document discriminator": representations.documents}
+        outputs = {"query discriminator": representations.queries, "document discriminator": representations.documents}
 
         def seen(term: LossTerm) -> Scores:
             if term.over not in edits:
                 return of_groups(term)
-            return self.difference.scores(found[term.over], edits[term.over])
+            return self.difference.scores(outputs[term.over], edits[term.over])
 
         return seen
 
     def judge(self, representations: Any, batch: Any) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among each query's own candidates."""
+        """Measure `RR` and `accuracy` among each query's own candidates."""
         return super().judge(representations.vectors, batch.groups)
 
 

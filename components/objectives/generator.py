@@ -19,7 +19,7 @@ from sparring.components.training.objective import ObjectiveInputs, Visit
 
 
 class GeneratorBatch(NamedTuple):
-    """What is read, and what is to be written: the first candidate of each group."""
+    """Inputs and targets. A target is the first candidate of a group."""
 
     inputs: Batch
     targets: Batch
@@ -46,18 +46,18 @@ class GeneratorObjective(Writing):
             )
 
     def collate(self, visits: list[Visit]) -> GeneratorBatch:
-        """The batch of some groups; a target ends with the special tokens that end a text."""
+        """Collate groups into a batch. A target ends with the special tokens that end a text."""
         groups, tokens, config = self.groups(visits), self._tokens, self.model.config
-        asked = np.asarray([group.query for group in groups])
-        wanted = np.asarray([group.documents[0] for group in groups])
+        queries = np.asarray([group.query for group in groups])
+        targets = np.asarray([group.documents[0] for group in groups])
         reads = writes = tokens.template
-        if not self.model.seq2seq:  # it goes on where the input is, and ends what it wrote
+        if not self.model.seq2seq:  # a decoder continues the input, and ends its own text
             reads, writes = reads._replace(after=[]), writes._replace(before=[], after=[self._end])
-        inputs = reads.texts(tokens.queries, asked, config.query_tokens)
-        return GeneratorBatch(inputs, writes.texts(tokens.documents, wanted, config.target_tokens))
+        inputs = reads.texts(tokens.queries, queries, config.query_tokens)
+        return GeneratorBatch(inputs, writes.texts(tokens.documents, targets, config.target_tokens))
 
     def operations(self, batch: GeneratorBatch) -> float | None:
-        """Of reading the inputs and writing the targets."""
+        """Count the operations of reading the inputs and writing the targets."""
         if not self.products:
             return None
         read, written = (part.mask.sum(-1).numpy() for part in batch)
@@ -67,7 +67,7 @@ class GeneratorObjective(Writing):
         return self.products[0].training_operations(read + written)
 
     def encode(self, batch: GeneratorBatch) -> Tensor:
-        """(N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
+        """Compute (N, T) log-probabilities of the targets' tokens, in pieces of similar length."""
         inputs, targets = batch
         whole = (inputs.ids, inputs.mask, targets.ids, targets.mask)
         if is_unchunked():
@@ -75,11 +75,11 @@ class GeneratorObjective(Writing):
         cuts = chunk_rows(inputs.mask.sum(-1) + targets.mask.sum(-1), self.inputs.max_tokens)
         recompute = self.inputs.recompute
         texts = [tuple(tensor[rows] for tensor in whole) for rows in cuts]
-        parts = [checkpointed(self._likelihoods, *one, recompute=recompute) for one in texts]
+        parts = [checkpointed(self._likelihoods, *text, recompute=recompute) for text in texts]
         return torch.cat(parts)[torch.argsort(torch.cat(cuts))]
 
-    def _likelihoods(self, ids: Tensor, mask: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
-        return self.model.log_likelihoods((ids, mask), (wanted, there))
+    def _likelihoods(self, ids: Tensor, mask: Tensor, targets: Tensor, real: Tensor) -> Tensor:
+        return self.model.log_likelihoods((ids, mask), (targets, real))
 
 
 Objective = GeneratorObjective

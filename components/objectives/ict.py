@@ -45,41 +45,41 @@ class ICT(DocumentObjective, Retriever):
         self._ends = np.asarray([vocabulary[end] for end in ENDS if end in vocabulary], np.int64)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
-        """The batch of some documents, each with a sentence of its own."""
+        """Collate documents into a batch. A sentence of each is its query."""
         rows = np.asarray([visit.row for visit in visits])
         cut = [self._pair(self.alone(visit.row), visit) for visit in visits]
-        asking = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
-        found = Tokens.of([self.prompted(document, "documents") for _, document in cut])
+        queries = Tokens.of([self.prompted(query, "queries") for query, _ in cut])
+        documents = Tokens.of([self.prompted(document, "documents") for _, document in cut])
         keys = torch.from_numpy(self._same[rows])
-        one = (len(rows), 1)
+        shape = (len(rows), 1)
         template, limits, all_of = self.store.template, self.model.config, np.arange(len(rows))
         return RetrieverBatch(
-            queries=template.texts(asking, all_of, limits.query_tokens),
-            documents=template.texts(found, all_of, limits.document_tokens),
+            queries=template.texts(queries, all_of, limits.query_tokens),
+            documents=template.texts(documents, all_of, limits.document_tokens),
             query_keys=keys,
             document_keys=keys,
-            columns=torch.arange(len(rows)).view(one),
-            target=torch.ones(one),
-            where=torch.ones(one, dtype=torch.bool),
-            relevant_keys=keys.view(one),
+            columns=torch.arange(len(rows)).view(shape),
+            target=torch.ones(shape),
+            where=torch.ones(shape, dtype=torch.bool),
+            relevant_keys=keys.view(shape),
             teacher=None,
         )
 
     def _pair(self, text: np.ndarray, visit: Visit) -> tuple[np.ndarray, np.ndarray]:
-        """What asks, and what is to be found."""
+        """Return a query, and the document to be retrieved."""
         if self._config.pairs == "crops":
             rng = visit.rng("crops")
             return cropped(text, rng), cropped(text, rng)
         return clozed(text, self._ends, self._config.keep, visit.rng("sentence"))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among the documents of the batch."""
+        """Measure `RR` and `accuracy` among the documents of the batch."""
         return ranking_measures(batch_scores(*representations, batch, by=self.model).rows())
 
 
 def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A sentence of a text of tokens, and the rest, which with the probability `keep` still has it. `ends` are the
-    tokens that end a sentence."""
+    """Return a sentence of a text of tokens, and the rest. With the probability `keep`, the rest includes the sentence.
+    `ends` are the tokens that end a sentence."""
     cuts = [0]
     for end in (*(np.flatnonzero(np.isin(text[:-1], ends)) + 1).tolist(), len(text)):
         if end - cuts[-1] < SHORTEST and len(cuts) > 1:
@@ -95,7 +95,7 @@ def clozed(text: np.ndarray, ends: np.ndarray, keep: float, rng: np.random.Gener
 
 
 def cropped(text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random span of a text of tokens, of 5 to 50 % of it, and of one token at least where it has any."""
+    """Cut a random span from a text of tokens: 5 to 50 % of it, and at least one token."""
     length = min(len(text), max(1, round(len(text) * rng.uniform(*CROPS))))
     start = int(rng.integers(len(text) - length + 1))
     return text[start : start + length]

@@ -42,7 +42,7 @@ class MLM(TokenPrediction):
         self._rate, self.products = masking.rate, [MatrixProducts(self.model.encoder)]
 
     def collate(self, visits: list[Visit]) -> MaskedBatch:
-        """The batch of some documents."""
+        """Collate documents into a batch."""
         texts = self.documents(visits, self.model.config.document_tokens)
         masked, _ = self.masks(visits, texts, (self._rate, self._rate))
         draws = torch.from_numpy(self.draws(visits, "masked as", masked.shape[1]))
@@ -54,18 +54,18 @@ class MLM(TokenPrediction):
         return {"tokens": batch.masked}
 
     def operations(self, batch: MaskedBatch) -> float:
-        """Of the encoder, and of its head at masked tokens."""
+        """Count the operations of the encoder, and of its head at masked tokens."""
         heads = 3 * head_operations(self.model.head, int(batch.masked.sum()))
         return self.products[0].training_operations(batch.mask.sum(-1).numpy()) + heads
 
     def encode(self, batch: MaskedBatch) -> Tensor:
-        """(N, 1, L) log-probabilities of the masked tokens; 0 elsewhere."""
+        """Compute (N, 1, L) log-probabilities of the masked tokens, 0 elsewhere."""
         width = batch.ids.shape[1]
 
         def likelihoods(part: MaskedBatch) -> Tensor:
             states = self.model.states(part.ids, part.mask, part.masked)
-            found = self.model.head.log_likelihoods(states, part.wanted[part.masked])
-            return placed(found, part.masked, width).unsqueeze(1)
+            values = self.model.head.log_likelihoods(states, part.wanted[part.masked])
+            return placed(values, part.masked, width).unsqueeze(1)
 
         return self.in_chunks(likelihoods, batch)
 

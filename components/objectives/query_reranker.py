@@ -31,8 +31,8 @@ class QueryReranker(Ranker):
         return self._reading.batch(rows[:, 1])
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
-        """`rank`: that of the chosen expansion; the public code keeps the checkpoint whose mean is the lowest.
-        `accuracy`: whether the chosen expansion is as good as the best. Ties count against both."""
+        """Measure `rank`, the rank of the chosen expansion, and `accuracy`, whether it is as good as the best. Ties
+        count against both. The public code keeps the checkpoint with the lowest mean rank."""
         rows = self._scores(representations, batch).rows()
         chosen = torch.stack([ranks[predicted == predicted.min()].max() for predicted, ranks in rows])
         right = [(-predicted, (ranks == ranks.min()).to(ranks.dtype)) for predicted, ranks in rows]

@@ -27,8 +27,8 @@ class RankerBatch(NamedTuple):
     """Some groups, their pairs one after another."""
 
     pairs: Batch
-    at: Tensor
-    """(Q, C) where each candidate stands among the pairs; 0 for padding."""
+    places: Tensor
+    """(Q, C) position of each candidate among the pairs, 0 for padding."""
     target: Tensor
     where: Tensor
     teacher: Tensor | None
@@ -58,23 +58,23 @@ class Ranker(GroupObjective):
         self._tokens = TokenStore(inputs.tokens, inputs.model)
 
     def collate(self, visits: list[Visit]) -> RankerBatch:
-        """The batch of some groups."""
+        """Collate groups into a batch."""
         padded = PaddedGroups(self.groups(visits))
         return RankerBatch(
             pairs=self._pairs(padded.pairs()),
-            at=torch.from_numpy(padded.spread(np.arange(len(padded.documents)), np.int64)),
+            places=torch.from_numpy(padded.spread(np.arange(len(padded.documents)), np.int64)),
             target=padded.targets(),
             where=torch.from_numpy(padded.where),
             teacher=padded.teacher(),
         )
 
     def _pairs(self, rows: np.ndarray) -> Batch:
-        """What the ranker reads of (N, 2) rows of queries and candidates."""
+        """Make the inputs of (N, 2) rows of queries and candidates."""
         tokens = self._tokens
         return tokens.template.pairs(tokens.queries, tokens.documents, rows, self.model.config.pair_tokens)
 
     def operations(self, batch: RankerBatch) -> float:
-        """Of scoring all pairs; of those that are kept, about, with what choosing them takes."""
+        """Count the operations of scoring all pairs. If only some are kept, estimate these and their choice."""
         lengths = batch.pairs.mask.sum(-1).numpy()
         learned = self._passes * self.products[0].training_operations(lengths)
         if self._keep is None:
@@ -84,8 +84,8 @@ class Ranker(GroupObjective):
         return learned * kept + self.products[0].operations(lengths)  # what is not learned from runs forward alone
 
     def encode(self, batch: RankerBatch) -> tuple[Tensor, Tensor]:
-        """(P, N) scores of all pairs in P passes, and (N,) which of them were scored. There is a second pass, and pairs
-        are left out, in training alone."""
+        """Compute (P, N) scores of all pairs in P passes, and (N,) which of them were scored. Only training has a
+        second pass and leaves pairs out."""
         count = len(batch.pairs.mask)
         everything = torch.ones(count, dtype=torch.bool, device=batch.where.device)
         if not self.training or (self._passes == 1 and self._keep is None):
@@ -99,30 +99,31 @@ class Ranker(GroupObjective):
 
     @torch.no_grad()
     def _hardest(self, batch: RankerBatch, keep: int) -> Tensor:
-        """(N,) which pairs are kept: `keep` of a group, the positives and those that the model scores highest now."""
+        """Choose (N,) pairs to keep: `keep` of a group, the positives and the pairs that the model scores highest
+        now."""
         self.model.eval()
-        scores = self.in_chunks(self.model, batch.pairs)[batch.at].float()
+        scores = self.in_chunks(self.model, batch.pairs)[batch.places].float()
         self.model.train()
         scores = scores.masked_fill(batch.target > 0, math.inf).masked_fill(~batch.where, -math.inf)
         first = scores.topk(min(keep, scores.shape[1])).indices
         chosen = (torch.zeros_like(batch.where).scatter(1, first, value=True) | (batch.target > 0)) & batch.where
         kept = torch.zeros(len(batch.pairs.mask), dtype=torch.bool, device=scores.device)
-        kept[batch.at[chosen]] = True
+        kept[batch.places[chosen]] = True
         return kept
 
     def terms(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, TermSum]:
-        """The losses over each group, and over both passes."""
+        """Compute the losses over each group, and over both passes."""
         return self.evaluate(lambda term: self._scores(representations, batch, term.over))
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RankerBatch) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among each query's own candidates."""
+        """Measure `RR` and `accuracy` among each query's own candidates."""
         return ranking_measures(self._scores(representations, batch).rows())
 
     @staticmethod
     def _scores(representations: tuple[Tensor, Tensor], batch: RankerBatch, over: str = "group") -> Scores:
-        """Each group once with each pass, (P Q, C), or, over `passes`, with both, (Q, C)."""
+        """Return each group once for each pass, (P Q, C), or, over `passes`, with both passes, (Q, C)."""
         scores, kept = representations
-        passes, where = scores[:, batch.at], batch.where & kept[batch.at]
+        passes, where = scores[:, batch.places], batch.where & kept[batch.places]
         if over == "passes":
             return Scores(student=passes[0], target=batch.target, where=where, teacher=passes[-1])
         count = len(passes)

@@ -52,14 +52,14 @@ class ReaderObjective(Writing):
             raise ValueError(f"{answer_tokens}: {len(self._answers)} answers to {self.rows()} groups")
 
     def collate(self, visits: list[Visit]) -> ReaderBatch:
-        """The batch of some groups; an answer ends with the special tokens that end a text."""
+        """Collate groups into a batch. An answer ends with the special tokens that end a text."""
         padded = PaddedGroups(self.groups(visits))
         rows = np.asarray([visit.row for visit in visits])
         targets = self._template.texts(self._answers, rows, self.model.config.answer_tokens)
         return ReaderBatch(self._readings.batch(padded.pairs()), torch.from_numpy(padded.counts), targets)
 
     def operations(self, batch: ReaderBatch) -> float | None:
-        """Of reading all passages and writing the answers."""
+        """Count the operations of reading all passages and writing the answers."""
         if not self.products:
             return None
         encoder, decoder = self.products
@@ -67,7 +67,7 @@ class ReaderObjective(Writing):
         return encoder.training_operations(read) + decoder.training_operations(written)
 
     def encode(self, batch: ReaderBatch) -> Tensor:
-        """(N, T) log-probabilities of the answers' tokens."""
+        """Compute (N, T) log-probabilities of the answers' tokens."""
         inputs = self.inputs
         joined = self.model.encode_passages(
             batch.passages, batch.counts, tokens=inputs.max_tokens, recompute=inputs.recompute

@@ -52,14 +52,14 @@ class Retriever(GroupObjective):
         return never_negatives(self.inputs.data, self.inputs.tokens)
 
     def collate(self, visits: list[Visit]) -> RetrieverBatch:
-        """The batch of some groups."""
+        """Collate groups into a batch."""
         groups = self.groups(visits)
         padded = PaddedGroups(groups)
         keys, first, columns = np.unique(self._same[padded.documents], return_index=True, return_inverse=True)
         documents = padded.documents[first]
         queries = np.asarray([group.query for group in groups])
         limits, template = self.model.config, self._tokens.template
-        known = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
+        relevant = [self._same[self._relevant.get(query, _NONE)] for query in queries.tolist()]
         return RetrieverBatch(
             queries=template.texts(self._tokens.queries, queries, limits.query_tokens),
             documents=template.texts(self._tokens.documents, documents, limits.document_tokens),
@@ -68,17 +68,17 @@ class Retriever(GroupObjective):
             columns=torch.from_numpy(padded.spread(columns, np.int64)),
             target=padded.targets(),
             where=padded.first(columns),
-            relevant_keys=torch.from_numpy(_padded(known)),
+            relevant_keys=torch.from_numpy(_padded(relevant)),
             teacher=padded.teacher(),
         )
 
     def operations(self, batch: RetrieverBatch) -> float:
-        """Of encoding all queries and documents."""
+        """Count the operations of encoding all queries and documents."""
         lengths = torch.cat([batch.queries.mask.sum(-1), batch.documents.mask.sum(-1)])
         return self.products[0].training_operations(lengths.numpy())
 
     def encode(self, batch: RetrieverBatch) -> tuple[Tensor, Tensor]:
-        """(Q, ...) and (U, ...) representations."""
+        """Compute (Q, ...) and (U, ...) representations."""
 
         def vectors(side: Any, texts: Batch) -> Tensor:
             return self.in_chunks(lambda b: self.model(b, side), texts)
@@ -86,11 +86,11 @@ class Retriever(GroupObjective):
         return vectors("query", batch.queries), vectors("document", batch.documents)
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
-        """The losses over the group, the batch, or both, as each asks."""
+        """Compute the losses over the group, the batch, or both."""
         return self.evaluate(self.scores(representations, batch))
 
     def scores(self, representations: Any, batch: Any) -> Callable[[LossTerm], Scores]:
-        """What each loss sees."""
+        """Return a function from a loss term to its scores."""
 
         @cache
         def vectors(prefix: int | None) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ class Retriever(GroupObjective):
         return lambda term: scores(term.over, term.duplicates, term.prefix)
 
     def judge(self, representations: tuple[Tensor, Tensor], batch: RetrieverBatch) -> dict[str, Tensor]:
-        """`RR` and `accuracy` among each query's own candidates."""
+        """Measure `RR` and `accuracy` among each query's own candidates."""
         return ranking_measures(group_scores(*representations, batch, self.model).rows())
 
 

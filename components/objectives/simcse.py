@@ -1,5 +1,5 @@
 """Train an encoder of sentences on two views of each text, which differ by dropout alone and are to find each other
-among those of the batch (SimCSE; Gao et al., 2021), perhaps with masked language modelling beside it."""
+among those of the batch (SimCSE; Gao et al., 2021), perhaps with masked language modelling."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ViewsBatch(NamedTuple):
 
 
 class ViewsRepresentations(NamedTuple):
-    """What is known of the views of some texts."""
+    """Vectors and log-probabilities of the views of some texts."""
 
     vectors: Tensor
     """(2N, h) behind the projector; (3N, h) where edited copies are further examples."""
@@ -115,11 +115,11 @@ class SimCSE(DocumentObjective):
         self.products = [MatrixProducts(self.model.tower("document"))]
 
     def reading(self, rows: Path) -> objective.Objective:
-        """This objective over other texts; with `rated`, what the pairs of that set say of its model."""
+        """Return this objective over other texts. With `rated`, return the evaluation on that set's pairs."""
         return super().reading(rows) if self._rated is None else RatedPairs(self, self.model, rows, self._rated)
 
     def collate(self, visits: list[Visit]) -> ViewsBatch:
-        """The batch of some texts."""
+        """Collate texts into a batch."""
         texts = self.documents(visits, self._limit)
         keys = torch.from_numpy(np.array(self._same[np.asarray([visit.row for visit in visits])]))
         batch = ViewsBatch(Batch(texts.ids.repeat(2, 1), texts.mask.repeat(2, 1)), keys)
@@ -131,20 +131,20 @@ class SimCSE(DocumentObjective):
         return batch._replace(edits=edits)
 
     def _masked(self, visits: list[Visit], texts: Batch, rate: float) -> MaskedBatch:
-        """The two views of some texts with masked tokens, each view with its own."""
+        """Mask tokens of some texts twice, differently for the two views."""
 
         def draws(purpose: str) -> np.ndarray:
             width = texts.ids.shape[1]
-            return np.concatenate([self.draws(visits, f"{purpose}, {of} view", width) for of in ("first", "second")])
+            return np.concatenate([self.draws(visits, f"{purpose}, {nth} view", width) for nth in ("first", "second")])
 
         drawn = draws("mask")
-        masked, _ = self._masking.masks(texts, (drawn, drawn), (rate, rate), of="text")
+        masked, _ = self._masking.masks(texts, (drawn, drawn), (rate, rate), rate_of="text")
         vocabulary = self.model.tower("document").config.vocab_size
         ids = self._masking.masked(texts.ids, masked, torch.from_numpy(draws("masked as")), vocabulary)
         return MaskedBatch(ids, texts.mask, texts.ids, masked)
 
     def operations(self, batch: ViewsBatch) -> float:
-        """Of encoding all views and copies; the generator's and the head's are left out."""
+        """Count the operations of encoding all views and copies, without the generator and the head."""
         encoded = [batch.texts.mask, *([batch.masked.mask] if batch.masked is not None else [])]
         if self._editing is not None:
             assert batch.edits is not None
@@ -152,19 +152,19 @@ class SimCSE(DocumentObjective):
         return sum(self.products[0].training_operations(mask.sum(-1).numpy()) for mask in encoded)
 
     def encode(self, batch: ViewsBatch) -> ViewsRepresentations:
-        """The vectors of all views, and of edited copies where they are examples."""
+        """Compute the vectors of all views, and of edited copies used as examples."""
         texts = [batch.texts]
         if self._editing is not None:
             assert batch.edits is not None
             edits = self._editing.edit(self, batch.edits)
             assert edits.edited is not None
             texts.append(Batch(edits.edited, edits.mask))
-        pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), each) for each in texts]
+        pooled = [self.in_chunks(lambda part: self.model.pooled(part, "document"), version) for version in texts]
         likelihoods = None if batch.masked is None else self._predicted(batch.masked)
         return ViewsRepresentations(self.projector(torch.cat(pooled)), likelihoods)
 
     def _predicted(self, batch: MaskedBatch) -> Tensor:
-        """(2N, L) log-probabilities of the masked tokens; 0 elsewhere."""
+        """Compute (2N, L) log-probabilities of the masked tokens, 0 elsewhere."""
         width = batch.ids.shape[1]
 
         def found(part: MaskedBatch) -> Tensor:
@@ -175,11 +175,11 @@ class SimCSE(DocumentObjective):
         return self.in_chunks(found, batch)
 
     def terms(self, representations: ViewsRepresentations, batch: ViewsBatch) -> dict[str, TermSum]:
-        """The losses over the batch."""
+        """Compute the losses over the batch."""
         return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: ViewsRepresentations, batch: ViewsBatch, term: LossTerm) -> Scores:
-        """What a loss sees."""
+        """Return the scores of a loss."""
         if term.over == "masked":
             assert self._predicting is not None
             assert representations.likelihoods is not None
@@ -196,16 +196,16 @@ def view_scores(
     *,
     copies: Literal["positive", "negative"] | None = None,
 ) -> Scores:
-    """(N, all texts) cosines of first views with the second views of all workers, of vectors (2N, d) of N first views
-    and then N second ones (Chuang et al., 2022, section 2.3).
+    """Compute (N, all texts) cosines of first views with the second views of all workers, from vectors (2N, d) of N
+    first and then N second views (Chuang et al., 2022, section 2.3).
 
-    A view's target is its sibling. Texts with the same key (N,) count once, and not at all beside the row's own; where
-    duplicates count, each does, as in the released code. With vectors (3N, d), edited copies of the N texts stand last
-    and are as many columns again, of which the row's own is a target too, or a negative.
+    A view's target is its second view. Texts with the same key (N,) count once, and not at all if the key is the row's.
+    With duplicates, each counts, as in the released code. In vectors (3N, d), N edited copies come last. They add as
+    many columns, and the row's own copy is a target too, or a negative.
     """
     count = len(keys)
-    first, *others = functional.normalize(vectors, dim=-1).split(count)
-    everyone, other_keys = [gather(each.contiguous(), rows=count) for each in others], gather(keys, rows=count)
+    first, *later = functional.normalize(vectors, dim=-1).split(count)
+    everyone, other_keys = [gather(view.contiguous(), rows=count) for view in later], gather(keys, rows=count)
     sibling = rank() * count + torch.arange(count, device=vectors.device)
     target = functional.one_hot(sibling, len(other_keys)).to(vectors.dtype)
     where = torch.ones_like(target, dtype=torch.bool)

@@ -45,7 +45,7 @@ class BottleneckBatch(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the encoder makes of some texts."""
+    """States and vectors of some texts by the encoder."""
 
     states: Tensor
     """(N, L, h) of the last layer."""
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """What is predicted of some texts."""
+    """Predictions and vectors of some texts."""
 
     likelihoods: Tensor
     """(N, 3, L) log-probabilities by the encoder, the decoder and the generator; 0 where nothing is predicted."""
@@ -106,12 +106,12 @@ class SimLM(TokenPrediction):
             raise UserError("towers: separate: pre-training makes one encoder for both sides; accepted: shared")
         if not self.store.template.before:
             raise UserError("model: its tokenizer puts no token before a text for the vector to take the place of")
-        self._asked = {term.over for term in inputs.losses}
-        for view in self._asked:
+        self._views = {term.over for term in inputs.losses}
+        for view in self._views:
             if wrong := config.unmasked(view):
                 raise UserError(f"losses: {wrong}")
         self.decoder = None
-        if "decoder" in self._asked:
+        if "decoder" in self._views:
             self.decoder = Decoder(self.encoder, config.decoder_layers, config.decoder_weights)
         self.head: Any = (
             DetectionHead(self.model.width)
@@ -130,7 +130,7 @@ class SimLM(TokenPrediction):
         return self.model.tower("document")
 
     def collate(self, visits: list[Visit]) -> BottleneckBatch:
-        """The batch of some documents."""
+        """Collate documents into a batch."""
         config = self.config
         texts = self.documents(visits, self.model.max_tokens("document"))
         masks = self.masks(visits, texts, (config.encoder_rate, config.decoder_rate))
@@ -139,12 +139,12 @@ class SimLM(TokenPrediction):
         read: list[Tensor | None] = [None, None]
         if config.task == "masked":
             count = self.encoder.config.vocab_size
-            read = [self.masking.masked(texts.ids, *of, count) for of in zip(masks, draws, strict=True)]
+            read = [self.masking.masked(texts.ids, mask, draw, count) for mask, draw in zip(masks, draws, strict=True)]
         text = self.store.template.text_positions(texts)
         return BottleneckBatch(texts.ids, texts.mask, text, *masks, *draws, *read)
 
     def predicted(self, batch: BottleneckBatch) -> dict[str, Tensor]:
-        """All tokens of the text, or masked ones alone."""
+        """Return the predicted tokens: all tokens of the text, or only masked ones."""
         everywhere = self.config.task != "masked"
         return {
             "encoder": batch.text if everywhere else batch.encoder_masked,
@@ -153,9 +153,9 @@ class SimLM(TokenPrediction):
         }
 
     def operations(self, batch: BottleneckBatch) -> float:
-        """Of encoder, decoder and their head; of a generator's samples, and of its training where it is trained."""
+        """Count the operations of encoder, decoder and head, and of the generator's samples and training."""
         lengths = batch.mask.sum(-1).numpy()
-        places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._asked}
+        places = {view: int(where.sum()) for view, where in self.predicted(batch).items() if view in self._views}
         drawn = places.pop("generator", 0)
         learned = sum(products.training_operations(lengths) for products in self.products)
         learned += 3 * head_operations(self.head, sum(places.values()))
@@ -169,23 +169,23 @@ class SimLM(TokenPrediction):
         return learned + samples + trained + 3 * head_operations(self.generator.head, drawn)
 
     def encode(self, batch: BottleneckBatch) -> Predictions:
-        """What is predicted of the batch's texts, and their vectors."""
+        """Compute the predictions of a batch's texts, and their vectors."""
         width = batch.ids.shape[1]
 
         def predictions(part: BottleneckBatch) -> Tensor:
             reading = self._read(part)
             return torch.cat([self._likelihoods(part, reading, width).flatten(1), reading.vectors], 1)
 
-        found = self.in_chunks(predictions, self.replaced(batch))
-        return Predictions(found[:, : 3 * width].unflatten(1, (3, width)), found[:, 3 * width :])
+        flat = self.in_chunks(predictions, self.replaced(batch))
+        return Predictions(flat[:, : 3 * width].unflatten(1, (3, width)), flat[:, 3 * width :])
 
     def scores(self, representations: Predictions, batch: BottleneckBatch, term: LossTerm) -> Scores:
         """Over the tokens of each text, by the view that the term asks for."""
         return self.token_scores(representations.likelihoods, batch, term)
 
     def replaced(self, batch: BottleneckBatch) -> BottleneckBatch:
-        """The batch with the generator's samples in place of masked tokens, independent ones for encoder and decoder
-        (Wang et al., 2023, Eq. 1)."""
+        """Replace masked tokens by the generator's samples, which are independent for encoder and decoder (Wang et al.,
+        2023, Eq. 1)."""
         if batch.encoder_ids is not None:
             return batch
         generator, width = self.generator, batch.ids.shape[1]
@@ -205,31 +205,31 @@ class SimLM(TokenPrediction):
 
     def _read(self, batch: BottleneckBatch) -> Reading:
         middle = self.encoder.config.num_hidden_layers // 2 if self.config.decoder_reads == "states" else None
-        found = self.encoder(
+        output = self.encoder(
             input_ids=batch.encoder_ids, attention_mask=batch.mask, output_hidden_states=middle is not None
         )
-        vectors = pool(found.last_hidden_state, batch.mask, self.model.config.pooling)
-        return Reading(found.last_hidden_state, vectors, None if middle is None else found.hidden_states[middle])
+        vectors = pool(output.last_hidden_state, batch.mask, self.model.config.pooling)
+        return Reading(output.last_hidden_state, vectors, None if middle is None else output.hidden_states[middle])
 
     def _likelihoods(self, batch: BottleneckBatch, reading: Reading, width: int) -> Tensor:
-        """(N, 3, width) log-probabilities by each view that is asked for; 0 for the others."""
+        """Compute (N, 3, width) log-probabilities by each view. Views without a loss are 0."""
         where = self.predicted(batch)
-        found = {}
-        if "encoder" in self._asked:
-            found["encoder"] = self._predict(reading.states, where["encoder"], batch.ids, batch.encoder_ids)
+        likelihoods = {}
+        if "encoder" in self._views:
+            likelihoods["encoder"] = self._predict(reading.states, where["encoder"], batch.ids, batch.encoder_ids)
         if self.decoder is not None:
             states = reading.middle
             if states is None:
                 states = self.encoder.embeddings(input_ids=batch.decoder_ids)
             decoded = self.decoder(reading.vectors, states, batch.mask)
-            found["decoder"] = self._predict(decoded, where["decoder"], batch.ids, batch.decoder_ids)
-        if "generator" in self._asked:
+            likelihoods["decoder"] = self._predict(decoded, where["decoder"], batch.ids, batch.decoder_ids)
+        if "generator" in self._views:
             places = where["generator"]
             states = self.generator.states(self.masking.with_mask_tokens(batch.ids, places), batch.mask, places)
-            found["generator"] = self.generator.head.log_likelihoods(states, batch.ids[places])
+            likelihoods["generator"] = self.generator.head.log_likelihoods(states, batch.ids[places])
         nothing = reading.vectors.new_zeros(len(batch.ids), width)
         views = ("encoder", "decoder", "generator")
-        return torch.stack([placed(found[v], where[v], width) if v in found else nothing for v in views], 1)
+        return torch.stack([placed(likelihoods[v], where[v], width) if v in likelihoods else nothing for v in views], 1)
 
     @property
     def generator(self) -> Any:
@@ -237,30 +237,30 @@ class SimLM(TokenPrediction):
         return self.trained_generator if self.trained_generator is not None else self.frozen(GENERATOR)
 
     def _predict(self, states: Tensor, where: Tensor, ids: Tensor, read: Tensor | None) -> Tensor:
-        """(M,) log-probability of the token before, or of whether it is another now, at the M places of `where`."""
+        """Compute (M,) log-probabilities at the M places of `where`: of the token, or of its detection as replaced."""
         assert read is not None
         wanted = (read != ids)[where] if self.config.task == "detection" else ids[where]
-        found: Tensor = self.head.log_likelihoods(states[where], wanted)
-        return found
+        likelihoods: Tensor = self.head.log_likelihoods(states[where], wanted)
+        return likelihoods
 
     def _add_generator(self, artifact: Path | None) -> None:
         """Load the generator; UserError where there is none and the task needs it, or its tokens are others."""
         self.trained_generator = None
         if self.config.task == "masked":
-            if "generator" in self._asked or artifact is not None:
+            if "generator" in self._views or artifact is not None:
                 raise UserError("generator: `task: masked` has none; accepted: no generator, and no loss over it")
             return
         if artifact is None:
             raise UserError(f"generator: `task: {self.config.task}` needs one; accepted: a masked language model")
         generator = load_generator(artifact, self.inputs.model, self.model.max_tokens("document"))
-        if "generator" in self._asked:
+        if "generator" in self._views:
             self.trained_generator = generator
         else:
             self.add_frozen(GENERATOR, generator)
 
 
 class _Side(NamedTuple):
-    """What is sampled for the encoder, or for the decoder."""
+    """Inputs of the generator for the encoder, or for the decoder."""
 
     ids: Tensor
     mask: Tensor

@@ -30,16 +30,16 @@ def largest(device: str) -> int:
 
 
 def read(documents: Sequence[npt.NDArray], device: str) -> Iterator[torch.Tensor]:
-    """The rows of arrays that follow one another, block by block: in float32, or on a GPU as they are."""
+    """Yield the rows of consecutive arrays in blocks: in float32, or on a GPU in their own type."""
     blocks = _blocks(documents, largest(device))
     return map(_on_cpu, blocks) if device == "cpu" else _on_gpu(blocks, device)
 
 
 def _blocks(documents: Sequence[npt.NDArray], most: int) -> Iterator[Parts]:
-    """All shards' rows in blocks of whole segments, each in one part or more, then what is left. The first blocks are
-    short, as every document of them enters a list.
+    """Divide the rows of all shards into blocks of whole segments, each of one or more parts, and a remainder. The
+    first blocks are short, because all of their documents enter a list.
 
-    A block may begin in one shard and end in another, as a short block costs almost as much as a long one.
+    A block may begin in one shard and end in another, because a short block costs almost as much as a long one.
     """
     parts: Parts = []
     count = seen = 0
@@ -60,12 +60,12 @@ def _blocks(documents: Sequence[npt.NDArray], most: int) -> Iterator[Parts]:
 
 
 def _whole_segments(count: int) -> int:
-    """The count rounded down to whole segments, or unchanged if it is less than one."""
+    """Round a count down to whole segments. A count below one segment stays as it is."""
     return count // SEGMENT * SEGMENT or count
 
 
 def _on_cpu(parts: Parts) -> torch.Tensor:
-    """A block in float32."""
+    """Convert a block to float32."""
     import torch
 
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -21,7 +21,7 @@ FITTED = "fusion.json"
 
 
 class FusionConfig(Config):
-    """How rankings are fused."""
+    """Fusion of rankings."""
 
     how: Literal["interleave", "reciprocal", "interpolate"] = "interleave"
     """`interleave`: the first document of each list in turn, then the second, and so on, each document once
@@ -33,7 +33,7 @@ class FusionConfig(Config):
     stands for all. EAR's public code may return up to two more, as it counts only after a turn of all lists. A list
     that has ended is skipped."""
     c: float = Field(60.0, ge=0)
-    """Constant of `reciprocal`: the larger, the less a first rank counts beside a lower one."""
+    """Constant of `reciprocal`: the larger, the less a first rank counts against a lower one."""
     weight: float = Field(0.5, ge=0, le=1)
     """Weight of the second of two lists in `reciprocal` and `interpolate`; the first's is 1 minus this. More lists than
     two all weigh the same."""
@@ -44,12 +44,13 @@ class FusionConfig(Config):
     that another list lacks gets its lowest score."""
 
     def reaching(self, k: int) -> Self:
-        """The same for rankings of `k` documents, none of which is cut by a `depth` that was left open."""
+        """Return the same fusion for rankings of `k` documents. If `depth` is not set, it cuts none of them."""
         left_open = self.depth == type(self).model_fields["depth"].default
         return self.model_copy(update={"depth": k}) if left_open and k > self.depth else self
 
     def weights(self, lists: int) -> list[float]:
-        """The weight of each list: their mean is 1. ValueError where one is given and there are not two lists."""
+        """Return the weight of each list. Their mean is 1. ValueError if a weight is set and there are not two
+        lists."""
         if lists == 2:
             return [2 * (1 - self.weight), 2 * self.weight]
         if self.weight != 0.5:
@@ -58,15 +59,15 @@ class FusionConfig(Config):
 
 
 def fitted(folder: Path) -> FusionConfig:
-    """How rankings are fused, as the step `fit_fusion` chose it."""
+    """Read the fusion that the step `fit_fusion` chose."""
     return FusionConfig(**read_json(folder / FITTED)["chosen"])
 
 
 def fuse(rankings: Sequence[pa.Table], config: FusionConfig, *, lexical: Collection[int] = ()) -> pa.Table:
-    """The fused ranking of several rankings. Queries are in order of their first row.
+    """Fuse rankings into one. Queries are in order of their first row.
 
-    `lexical` are the numbers, from 0, of the rankings that BM25 made, in whose scores 0 means: no word in common.
-    Scores are 1 / rank for `interleave`, weighted sums otherwise, where ties are in order of doc_id.
+    `lexical` are the positions of BM25's rankings, in which the score 0 means no word in common. Scores are 1 / rank
+    for `interleave`, and weighted sums otherwise. Ties are in order of doc_id.
     """
     tables = [check(table, RANKING, source="ranking") for table in rankings]
     lists = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
@@ -74,7 +75,7 @@ def fuse(rankings: Sequence[pa.Table], config: FusionConfig, *, lexical: Collect
 
 
 def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.Table:
-    """Like `fuse`, for rankings by BM25 in one table: `lists` has the number of each row's ranking, which are in that
+    """Fuse BM25's rankings in one table like `fuse`. `lists` has the number of each row's ranking, in ascending
     order."""
     numbers, lists = np.unique(lists, return_inverse=True)
     weights = config.weights(len(numbers))
@@ -84,7 +85,7 @@ def fuse_lists(table: pa.Table, lists: np.ndarray, config: FusionConfig) -> pa.T
 def _fused(
     table: pa.Table, lists: np.ndarray, weights: list[float], config: FusionConfig, lexical: Collection[int]
 ) -> pa.Table:
-    """The fused ranking of the lists 0, 1, ... with their weights."""
+    """Fuse the lists numbered 0, 1, ... with their weights into one ranking."""
     whole = table.combine_chunks()
     if not len(whole):
         return whole
@@ -107,8 +108,8 @@ def _fused(
         # Summed in order of rank, so that sums are equal to the last bit in whatever order the rankings come.
         by_rank = np.argsort(shared, kind="stable")
         sums = np.zeros(len(first))
-        each = np.asarray(weights)[lists] / (config.c + shared)
-        np.add.at(sums, inverse.reshape(-1)[by_rank], each[by_rank])
+        contributions = np.asarray(weights)[lists] / (config.c + shared)
+        np.add.at(sums, inverse.reshape(-1)[by_rank], contributions[by_rank])
         names = whole["doc_id"].take(pa.array(first)).to_pylist()
         id_ranks = np.argsort(np.argsort(np.asarray(names, object), kind="stable"), kind="stable")
         order = np.lexsort((id_ranks, -sums, queries[first]))
@@ -118,12 +119,12 @@ def _fused(
     kept = new <= config.depth
     taken = pa.array(rows[kept])
     columns = [whole["query_id"].take(taken), whole["doc_id"].take(taken), new[kept], scores[kept]]
-    names = [pa.array(one) if isinstance(one, np.ndarray) else one for one in columns]
+    names = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
     return check(pa.table(names, names=RANKING.names), RANKING, source="fused ranking")
 
 
 def _shared_ranks(lists: np.ndarray, queries: np.ndarray, ranks: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """(N,) each row's rank, or the mean rank of the rows whose score is equal in its list: their order says nothing."""
+    """Return (N,) ranks. Rows with equal scores in a list share their mean rank, because their order is arbitrary."""
     order = np.lexsort((ranks, queries, lists))
     columns = np.stack([lists[order], queries[order], scores[order]])
     group = np.cumsum((np.diff(columns, axis=1, prepend=np.nan) != 0).any(0)) - 1

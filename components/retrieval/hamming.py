@@ -1,4 +1,4 @@
-"""The exact k documents of every query whose packed bits differ from the query's in the fewest places.
+"""Exact search for the k documents of every query whose packed bits differ least from the query's.
 
 Keys, ties and merging are those of `components.retrieval.topk`. A score is the inner product of the bits as 1 and -1:
 the number of dimensions less twice that of the places.
@@ -26,10 +26,10 @@ def top_k(
     dimensions: int,
     threads: int,
 ) -> topk.Keys:
-    """(Q, min(k, number of documents)) keys of the k best documents of each query, best first.
+    """Return (Q, min(k, number of documents)) keys of the k best documents of each query, best first.
 
     `queries` (Q, B) and `documents`, arrays of consecutive rows, are bits packed as bytes. `order` has the tie rank of
-    each row; None stands for row order.
+    each row. If None, ties are in row order.
     """
     import faiss
 
@@ -41,22 +41,22 @@ def top_k(
         start += len(block)
         if not len(queries) or not k:
             continue
-        # Of documents as near as the last, FAISS's counters keep those that come first: in the order of tie ranks.
+        # Among documents as near as the last, FAISS's counters keep the first: those of the lowest tie ranks.
         sorted_rows = np.argsort(ranks)
         codes, ranks = np.ascontiguousarray(block[sorted_rows]), ranks[sorted_rows]
         count = min(k, len(block))
         many = max(1, COUNTERS // (count * (8 * block.shape[1] + 1)))
-        found = []
-        for at in range(0, len(queries), many):
-            part = np.ascontiguousarray(queries[at : at + many])
+        keys = []
+        for first in range(0, len(queries), many):
+            part = np.ascontiguousarray(queries[first : first + many])
             distances, rows = faiss.knn_hamming(part, codes, count, variant="mc")
-            found.append(topk.keys((dimensions - 2 * distances).astype(np.float32), ranks[rows]))
-        best = topk.merge([best, np.concatenate(found)], k)
+            keys.append(topk.keys((dimensions - 2 * distances).astype(np.float32), ranks[rows]))
+        best = topk.merge([best, np.concatenate(keys)], k)
     return best if len(queries) else np.empty((0, min(k, start)), np.int64)
 
 
 def _blocks(documents: Sequence[npt.NDArray[np.uint8]]) -> Sequence[npt.NDArray[np.uint8]]:
-    """All rows in blocks: a short one costs almost as much as a long one."""
+    """Join shards into blocks, because a short block costs almost as much as a long one."""
     parts: list[npt.NDArray[np.uint8]] = []
     count, blocks = 0, []
     for shard in documents:

@@ -24,13 +24,13 @@ BLOCK = 65_536
 SAMPLE = 65_536
 SAMPLE_PER_CELL = 64
 DIMENSIONS = 64, 384, 1024
-"""About so many dimensions stand for a number that is not known."""
+"""Dimensions that are tried if the number is not known."""
 # The classes of indexes that FAISS has on a GPU too.
 ON_GPU = {"IndexFlat", "IndexFlatIP", "IndexIVFFlat", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexPreTransform"}
 
 
 def create(factory: str, dimension: int) -> Any:
-    """An empty index; UserError if FAISS does not know the factory string or it does not fit the dimension."""
+    """Create an empty index. UserError if FAISS rejects the factory string or it does not fit the dimension."""
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
@@ -48,10 +48,10 @@ def create(factory: str, dimension: int) -> Any:
 
 
 def check(index: Any, factory: str) -> None:
-    """UserError for an index that does not rank by inner products, or names its rows otherwise.
+    """Raise UserError for an index that does not rank by inner products, or that renames its rows.
 
-    A graph over product quantizers (`HNSW32,PQ48`, `NSG32,PQ48`) and spectral hashes know distances alone, whatever
-    they are asked for: the best document would be the last of its list.
+    A graph over product quantizers (`HNSW32,PQ48`, `NSG32,PQ48`) and spectral hashes rank by distance, whatever metric
+    is requested. The best document would be the last of the list.
     """
     parts = list(_parts(index))
     if any(part.metric_type != faiss.METRIC_INNER_PRODUCT for part in parts):
@@ -67,10 +67,10 @@ def check(index: Any, factory: str) -> None:
 
 
 def check_factory(factory: str) -> None:
-    """UserError where a factory string makes no index for any of some usual dimensions."""
+    """Raise UserError if a factory string makes no index for any of the usual dimensions."""
     parts = math.lcm(*(max(1, int(number)) for number in re.findall(r"(?:PQ|PRQ|PLSQ)(\d+)", factory)))
-    *smaller, last = (parts * -(-dimension // parts) for dimension in DIMENSIONS)
-    for dimension in smaller:
+    *first, last = (parts * -(-dimension // parts) for dimension in DIMENSIONS)
+    for dimension in first:
         with suppress(UserError):
             create(factory, dimension)
             return
@@ -85,10 +85,10 @@ def build(
     ef_construction: int = 40,
     on_added: Callable[[int], None] = lambda _: None,
 ) -> Any:
-    """An index over the rows of all shards, in order. `on_added` is called with the size of each block added.
+    """Build an index over the rows of all shards, in order. `on_added` is called with the size of each added block.
 
-    `ef_construction` is the size of HNSW's candidate list while a document's neighbours are looked for (Malkov and
-    Yashunin, 2018, Algorithm 1). If the index must be trained, it is on every n-th row, the same ones every time.
+    `ef_construction` is the size of HNSW's candidate list in the search for a document's neighbours (Malkov and
+    Yashunin, 2018, Algorithm 1). An index that needs training is trained on every n-th row, always the same ones.
     """
     faiss.omp_set_num_threads(threads)
     index = create(factory, documents[0].shape[1])
@@ -115,8 +115,8 @@ def build(
 
 
 def of_int8(scale: Sequence[float], documents: Sequence[npt.NDArray[np.int8]]) -> Any:
-    """An index that holds int8 vectors (`components.retrieval.quantised`) as they are: FAISS's `SQ8`, whose numbers are
-    `least + (code + 1/2) / 255 range`, with such ranges that a code is one of ours and 127."""
+    """Make an index of int8 vectors (`components.retrieval.quantised`) without loss: FAISS's `SQ8`, whose numbers are
+    `least + (code + 1/2) / 255 range`. With these ranges a code is the int8 value plus 127."""
     index = faiss.IndexScalarQuantizer(len(scale), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     distances = np.asarray(scale, np.float64)
     numbers = np.concatenate([-127.5 * distances, 255 * distances]).astype(np.float32)
@@ -164,8 +164,8 @@ def read(path: Path, *, threads: int, gpu: bool, probes: int | None = None, ef: 
 
 
 def fits_a_gpu(index: Any) -> bool:
-    """Whether FAISS has an index of this kind on a GPU: vectors as they are, and inverted files of vectors, of scalar
-    quantizers, or of product quantizers of 8 bits, also behind a transform of the vectors."""
+    """Check whether FAISS has this type of index on a GPU: plain vectors, or inverted files of vectors, of scalar
+    quantizers, or of product quantizers of 8 bits. Vectors may be transformed first."""
     parts = list(_parts(index))
     if (inverted := faiss.try_extract_index_ivf(index)) is not None:
         parts.append(faiss.downcast_index(inverted.quantizer))
@@ -178,7 +178,7 @@ GPU_LIST = 2048
 
 
 def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk.Keys:
-    """(Q, k) keys of the documents that the index finds for each query, best first, as `topk.top_k` returns them.
+    """Return (Q, k) keys of the documents that the index retrieves for each query, best first, as `topk.top_k` does.
 
     `order` has the tie rank of each row. Lists of fewer than k documents are padded with `topk.NO_DOCUMENT`.
 
@@ -199,13 +199,13 @@ def search(index: Any, queries: npt.NDArray, order: npt.NDArray, k: int) -> topk
 
 
 def holds_vectors(index: Any) -> bool:
-    """Whether an index holds the documents' vectors as they are, not compressed or projected."""
+    """Check whether an index holds the documents' vectors without compression or projection."""
     storage = faiss.downcast_index(index.storage) if isinstance(index, faiss.IndexHNSW) else index
     return isinstance(storage, (faiss.IndexFlat, faiss.IndexIVFFlat))
 
 
 def reader(index: Any) -> Callable[[npt.NDArray], npt.NDArray[np.float32]]:
-    """What reads the vectors of some rows, (n, d), from an index that holds them and is not on a GPU."""
+    """Return a function that reads rows' vectors (n, d) from an index that holds them and is not on a GPU."""
     if (inverted := faiss.try_extract_index_ivf(index)) is not None:
         inverted.make_direct_map()
     return lambda rows: index.reconstruct_batch(rows)
@@ -217,12 +217,12 @@ def built_for_gpus() -> bool:
 
 
 def _graph(index: Any) -> Any:
-    """The HNSW index, also behind a transform of the vectors; None if there is none."""
+    """Return the HNSW index, perhaps behind a transform of the vectors, or None."""
     return next((part for part in _parts(index) if isinstance(part, faiss.IndexHNSW)), None)
 
 
 def _parts(index: Any) -> Iterator[Any]:
-    """An index, and those inside it: behind a transform of the vectors, under a graph, before a refinement."""
+    """Yield an index and the indexes inside it: behind a transform, under a graph, before a refinement."""
     index = faiss.downcast_index(index)
     yield index
     for name in ("index", "storage", "base_index"):
@@ -236,7 +236,7 @@ def _sample_size(index: Any) -> int:
 
 
 def _even_rows(documents: Sequence[npt.NDArray], most: int) -> npt.NDArray[np.float32]:
-    """At most `most` rows, at even distances."""
+    """Return at most `most` evenly spaced rows."""
     every = math.ceil(sum(len(shard) for shard in documents) / most)
     parts, first = [], 0
     for shard in documents:
@@ -246,5 +246,5 @@ def _even_rows(documents: Sequence[npt.NDArray], most: int) -> npt.NDArray[np.fl
 
 
 def _message(error: RuntimeError) -> str:
-    """The error's message without the place in FAISS's source."""
+    """Return the error's message without the place in FAISS's source."""
     return str(error).rpartition("failed: ")[2].rpartition("Error: ")[2].strip()

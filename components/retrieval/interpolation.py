@@ -17,18 +17,18 @@ NOISE = 1e-5
 def interpolated(
     rankings: Sequence[pa.Table], weights: Sequence[float], normalise: Normalise, *, lexical: Collection[int], k: int
 ) -> pa.Table:
-    """The k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
+    """Rank the k best documents of each query by the weighted sum of the rankings' scores, ties in order of doc_id.
 
-    `lexical` are the numbers of the rankings by BM25, in which a document that has no word of the query has 0. So 0 is
-    the score of a document that such a ranking lacks. A list of k documents or more was cut, and a document that it
-    lacks may have words of the query: it gets the list's lowest score. `max-min` divides BM25's scores by the highest:
-    two documents that share a rare word stay near each other, and far from all others.
+    `lexical` are the positions of BM25's rankings. There a document without a word of the query has the score 0, and so
+    has a document that the ranking lacks. A list of k documents or more was cut: a document that it lacks may have
+    words of the query, and gets the list's lowest score. `max-min` divides BM25's scores by the highest, so two
+    documents that share a rare word stay near each other, and far from all others.
 
     The scores of other rankings have no zero. A document that such a ranking lacks gets its lowest score for the query.
     `max-min` puts the highest score at 1 and the lowest at 0. Scores that are all equal become 1, and a document that
     the ranking lacks then gets 0.
 
-    Queries come in the first ranking's order, then those that only the second has, and so on.
+    Queries are in the first ranking's order. Queries that only the second ranking has follow, and so on.
     """
     whole = pa.concat_tables(rankings)
     queries, documents = pc.unique(whole["query_id"]), pc.unique(whole["doc_id"]).sort()
@@ -36,20 +36,20 @@ def interpolated(
     union = np.unique(np.concatenate(keys))
     query, document = np.divmod(union, max(1, len(documents)))
     total = np.zeros(len(union))
-    for number, (table, own, weight) in enumerate(zip(rankings, keys, weights, strict=True)):
+    for number, (table, pairs, weight) in enumerate(zip(rankings, keys, weights, strict=True)):
         values = table["score"].to_numpy().astype(np.float64)
-        asked = own // max(1, len(documents))
-        low, high = _ends(values, asked, len(queries))
+        rows_queries = pairs // max(1, len(documents))
+        low, high = _ends(values, rows_queries, len(queries))
         if normalise == "max-min":
-            values = _scaled(values, low[asked], high[asked], lexical=number in lexical)
-            low, _ = _ends(values, asked, len(queries))
-        cut = np.bincount(asked, minlength=len(queries)) >= k
+            values = _scaled(values, low[rows_queries], high[rows_queries], lexical=number in lexical)
+            low, _ = _ends(values, rows_queries, len(queries))
+        cut = np.bincount(rows_queries, minlength=len(queries)) >= k
         has_lowest = cut if number in lexical else np.full(len(queries), normalise == "none")
         absent = np.where(has_lowest & np.isfinite(low), low, 0.0)
         scores = absent[query]
-        scores[np.searchsorted(union, own)] = values
+        scores[np.searchsorted(union, pairs)] = values
         total += weight * scores
-    total = total.astype(np.float32)  # as it is written: of what is equal there the first bits alone would decide
+    total = total.astype(np.float32)  # the stored precision, so that ties are those of the stored scores
     order = np.lexsort((document, -total, query))
     query, document, total = query[order], document[order], total[order]
     starts = np.searchsorted(query, np.arange(len(queries)))
@@ -60,7 +60,7 @@ def interpolated(
 
 
 def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray:
-    """int64, one for each pair of a query and a document; they sort by query, then by document."""
+    """Return an int64 for each pair of a query and a document. They sort by query, then by document."""
     query, document = (
         pc.index_in(table[name], value_set=among).to_numpy().astype(np.int64)
         for name, among in (("query_id", queries), ("doc_id", documents))
@@ -69,7 +69,7 @@ def _keys(table: pa.Table, queries: pa.Array, documents: pa.Array) -> np.ndarray
 
 
 def _ends(values: np.ndarray, query: np.ndarray, queries: int) -> tuple[np.ndarray, np.ndarray]:
-    """(queries,) the lowest and the highest score of each query, infinite for a query without scores."""
+    """Return (queries,) the lowest and the highest score of each query, infinite for a query without scores."""
     low, high = np.full(queries, np.inf), np.full(queries, -np.inf)
     np.minimum.at(low, query, values)
     np.maximum.at(high, query, values)

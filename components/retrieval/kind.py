@@ -68,7 +68,7 @@ class IndexShape(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How an index is searched. Each kind uses the options that apply to its indexes."""
+    """Search options of an index. Each kind uses the options that apply to its indexes."""
 
     probes: int
     ef: int
@@ -164,7 +164,7 @@ class RetrieverKind(ABC):
         raise NotImplementedError
 
     def index_on_gpu(self) -> bool:
-        """Whether an index can be searched on a GPU."""
+        """Check whether an index can be searched on a GPU."""
         return False
 
 
@@ -178,8 +178,8 @@ def kind_named(name: str) -> RetrieverKind:
     """Find a kind by its name. UserError if no module of that name defines one."""
     module = kind_module(name)
     if modules.file_of(module) is None:
-        ours = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
-        raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(ours)}, or the dotted path of a module.")
+        names = sorted(path.stem for path in (Path(__file__).parent / "kinds").glob("[!_]*.py"))
+        raise UserError(f"kind: {name!r} is no retriever kind. Use {listing(names)}, or the dotted path of a module.")
     try:
         kind = getattr(modules.load(module), "Kind", None)
     except ImportError as error:

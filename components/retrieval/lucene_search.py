@@ -1,7 +1,7 @@
 """BM25 over Lucene's indexes.
 
-Anserini reads what is stored of each document that it finds, its id among that: three quarters of the time of a search
-for 200 documents. So Lucene is asked directly, and ids are looked up by its numbers (`lucene_ids`).
+Anserini reads the stored fields of each document for its id, which takes three quarters of the time of a search for 200
+documents. Here Lucene is called directly, and ids are looked up by Lucene's numbers (`lucene_ids`).
 """
 
 import json
@@ -23,19 +23,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 64
-"""Queries whose hits are Java objects at once: for k = 1000 they fit well into Java's memory."""
+"""Queries in a batch, whose hits are Java objects. For k = 1000 they fit well into Java's memory."""
 NO_IDS = {"org.apache.lucene.search.FieldDoc": ["fields", "shardIndex"]}
 NO_TEXTS = {"io.anserini.search.ScoredDoc": ["lucene_docid", "lucene_document"]}
 NO_NAMES = str.maketrans("", "", string.ascii_lowercase + 'D"{}:[')
 """Leaves commas, numbers and the end of each list of `[{"scoreDocs":[{"score":1.5,"doc":7},...]},...]`."""
 
-# A method of pyjnius keeps the object that it is called on, whatever the thread: between that and the call there must
-# be nothing in which another thread gets its turn, or the lock.
+# A method of pyjnius stores the object that it is called on, for all threads. Take the lock if another thread could run
+# before the call.
 _lock = Lock()
 
 
 class Hits(NamedTuple):
-    """What a query has found, best first."""
+    """Documents of a query, best first."""
 
     doc_ids: pa.LargeStringArray
     """(n,)"""
@@ -51,7 +51,7 @@ class Searcher:
     """
 
     def __init__(self, path: Path, analyzer: lucene.AnalyzerConfig, *, k1: float, b: float, threads: int) -> None:
-        """Damaged where the index cannot be opened."""
+        """Open the index. Raise Damaged if that fails."""
         self._jnius = lucene.start_jvm(threads)
         self._autoclass = autoclass = self._jnius.autoclass
         self._path, self._bm25 = path, (k1, b)
@@ -67,7 +67,7 @@ class Searcher:
         self._pool = ThreadPoolExecutor(threads, "bm25") if threads > 1 else None
 
     def __len__(self) -> int:
-        """Number of documents in the index."""
+        """Return the number of documents in the index."""
         return int(self._index.numDocs())
 
     def feed_back(self, *, terms: int, documents: int, original: float, filter_terms: bool = True) -> None:
@@ -79,25 +79,25 @@ class Searcher:
         self._feedback_json = lucene.json_writer(NO_TEXTS)
 
     def search(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
-        """For each query its k best documents; none if the index has none of its words."""
+        """Yield the k best documents of each query. A query without a word in the index has none."""
         size = max(1, min(AT_ONCE, -(-len(queries) // self._threads)))
         batches = [queries[start : start + size] for start in range(0, len(queries), size)]
         lists: Iterator[Iterable[Hits]]
         if self._feedback is not None:
             lists = (self._expanded(batch, k) for batch in batches)
         elif self._pool is None:
-            lists = (self._found(batch, k) for batch in batches)
+            lists = (self._searched(batch, k) for batch in batches)
         else:
-            lists = _in_order(self._pool, lambda batch: self._found_here(batch, k), batches, 2 * self._threads)
-        for found in lists:
-            yield from found
+            lists = _in_order(self._pool, lambda batch: self._searched_in_thread(batch, k), batches, 2 * self._threads)
+        for hits in lists:
+            yield from hits
 
-    def _found(self, queries: Sequence[str], k: int) -> list[Hits]:
+    def _searched(self, queries: Sequence[str], k: int) -> list[Hits]:
         results = []
         for query in queries:
             with _lock:
-                asked = self._generator.buildQuery(lucene.CONTENTS, self._analyzer, query)
-            results.append(self._searcher.search(asked, k, self._order, True))
+                words = self._generator.buildQuery(lucene.CONTENTS, self._analyzer, query)
+            results.append(self._searcher.search(words, k, self._order, True))
         with _lock:
             together = self._autoclass("java.util.ArrayList")()
             for result in results:
@@ -105,16 +105,15 @@ class Searcher:
         written = self._json.writeValueAsString(together).translate(NO_NAMES)
         return [self._hits(numbers.strip(",")) for numbers in written.split("]")[: len(queries)]]
 
-    def _found_here(self, queries: Sequence[str], k: int) -> list[Hits]:
-        """The same in a thread that Java does not know."""
+    def _searched_in_thread(self, queries: Sequence[str], k: int) -> list[Hits]:
+        """Search, and detach the thread from Java, which did not start it."""
         try:
-            return self._found(queries, k)
+            return self._searched(queries, k)
         finally:
             self._jnius.detach()
 
     def _hits(self, written: str) -> Hits:
-        """Scores and documents' numbers by turns, as Pyserini has them. Damaged where a score is none, as of a file
-        that was cut and still opens."""
+        """Parse scores and document numbers, which alternate. Raise Damaged if a truncated file gives other scores."""
         try:
             numbers = np.fromstring(written, sep=",") if written else np.empty(0)
         except ValueError:
@@ -123,7 +122,7 @@ class Searcher:
         return Hits(doc_ids, numbers[::2].astype(np.float32))
 
     def _expanded(self, queries: Sequence[str], k: int) -> Iterator[Hits]:
-        """With relevance feedback, which Anserini has."""
+        """Search with relevance feedback, which Anserini implements."""
         texts, keys = self._autoclass("java.util.ArrayList")(), self._autoclass("java.util.ArrayList")()
         for number, query in enumerate(queries):
             texts.add(query)
@@ -144,7 +143,7 @@ class Searcher:
 
 
 def _in_order(pool: ThreadPoolExecutor, call: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
-    """The results of the calls in order, of which at most so many are waited for."""
+    """Yield the results of calls in order, with at most `most` calls running ahead."""
     coming = deque[Future[R]]()
     for item in items:
         coming.append(pool.submit(call, item))

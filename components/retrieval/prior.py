@@ -1,4 +1,4 @@
-"""A ranker's score with those of the rankings that it reads beside it: each a prior of what is relevant."""
+"""Priors of relevance: scores of rankings that are added to a ranker's scores."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 WEIGHTS = "weights.json"
-"""The fitted weights, beside the ranking that they were fitted on."""
+"""File of the fitted weights, in the folder of the ranking that they were fitted on."""
 
 
 class PriorConfig(Config):
-    """Which scores are added to a ranker's, each with a weight that is fitted on dev queries."""
+    """Scores that are added to a ranker's, each with a weight that is fitted on dev queries."""
 
     scores: list[Literal["retriever", "bm25"]] = Field(["retriever", "bm25"], min_length=1)
     """`retriever`: of the retriever whose ranking is reranked. `bm25`: BM25's."""
 
 
 def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Floats:
-    """(F,) weights, none negative, under which relevant candidates are likeliest: conditional logistic regression.
+    """Fit (F,) weights, none negative, that make relevant candidates likeliest: conditional logistic regression.
 
-    `features` is (N, F), the scores of all candidates; `query` is (N,), which query each is of. The weights minimise
-    the mean over the queries of `-mean_i log softmax(features @ w)_i`, i over the relevant candidates. A query without
-    a relevant candidate says nothing, and a score that is the same for all candidates of each query has the weight 0.
-    All weights are 0 where no query says anything.
+    `features` is (N, F), the scores of all candidates; `query` (N,) is each candidate's query. The weights minimise the
+    mean over the queries of `-mean_i log softmax(features @ w)_i`, i over the relevant candidates. Queries without a
+    relevant candidate are ignored. A score that is the same for all candidates of each query has the weight 0, and
+    without any query all weights are 0.
 
-    The sum of scores is then the logarithm of a probability, but for a constant: a teacher that needs no temperature.
+    The weighted sum is the logarithm of a probability, up to a constant: a teacher that needs no temperature.
 
     >>> scores = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 2.0], [1.0, 1.0]])
     >>> weights = fit(scores, np.array([True, False, False, True]), np.array([0, 0, 1, 1]))
@@ -53,12 +53,12 @@ def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Float
     count, target = number.max() + 1, hits / np.bincount(number, hits)[number]
     first = scores[np.unique(number, return_index=True)[1]][number]
     differs = np.abs(scores - first).max(0) > 1e-9 * np.maximum(1.0, np.abs(scores).max(0))
-    if not differs.all():  # a score that all candidates of a query share says nothing, and any weight of it would do
+    if not differs.all():  # any weight would fit a score that all candidates of a query share
         weights = np.zeros(features.shape[1])
         if differs.any():
             weights[differs] = fit(features[:, differs], relevant, query)
         return weights
-    scale = np.maximum(scores.std(0), 1e-12)  # so that the search is as fast along one score as along another
+    scale = np.maximum(scores.std(0), 1e-12)  # so that the search is equally fast along all scores
     scaled = scores / scale
 
     def loss(weights: Floats) -> tuple[float, Floats]:
@@ -72,48 +72,45 @@ def fit(features: Floats, relevant: npt.NDArray[np.bool_], query: Rows) -> Float
         return value, scaled.T @ error / count + 2 * _RIDGE * weights
 
     bounds = [(0.0, None)] * scores.shape[1]
-    found = minimize(loss, np.full(scores.shape[1], 0.5), jac=True, method="L-BFGS-B", bounds=bounds)
-    return np.asarray(found.x / scale)
+    optimum = minimize(loss, np.full(scores.shape[1], 0.5), jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(optimum.x / scale)
 
 
 _RIDGE = 1e-5
-"""Keeps the weights finite where they tell the relevant candidates from all others without a mistake."""
+"""Keeps the weights finite if they separate the relevant candidates perfectly."""
 
 
-def scores_in(
-    pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array, *, lexical_k: int | None = None
-) -> Floats:
-    """(N,) the scores that a ranking gives N pairs of a query and a document.
+def scores_in(pieces: Iterable[pa.Table], queries: pa.Array, documents: pa.Array, *, lexical_k: int | None) -> Floats:
+    """Read the scores of N pairs of a query and a document from a ranking: (N,).
 
-    A document that the ranking lacks for a query gets the lowest score that the query has there, or 0 if the ranking
-    lacks the query. BM25's ranking has `lexical_k`, the number of documents that were asked for: if a query has fewer,
-    a document that is lacking has no word of the query, and gets 0. The ranking is read in pieces, and never held in
-    memory.
+    A document that the ranking lacks gets the query's lowest score there, or 0 if the ranking lacks the query. BM25's
+    ranking has `lexical_k`, the requested number of documents. If a query has fewer, a lacking document has no word of
+    the query, and gets 0. The ranking is read in pieces, and never held in memory.
     """
     names, titles = pc.unique(queries), pc.unique(documents)
     wanted = _keys(queries, documents, names, titles)
     order = np.argsort(wanted, kind="stable")
     scores = np.full(len(wanted), np.nan)
-    lowest, found = np.full(len(names), np.inf), np.zeros(len(names), np.int64)
+    lowest, counts = np.full(len(names), np.inf), np.zeros(len(names), np.int64)
     for piece in pieces:
-        own = piece.filter(pc.is_in(piece["query_id"], value_set=names))
-        values = own["score"].to_numpy().astype(np.float64)
-        rows = pc.index_in(own["query_id"], value_set=names).to_numpy()
+        ranking = piece.filter(pc.is_in(piece["query_id"], value_set=names))
+        values = ranking["score"].to_numpy().astype(np.float64)
+        rows = pc.index_in(ranking["query_id"], value_set=names).to_numpy()
         np.minimum.at(lowest, rows, values)
-        found += np.bincount(rows, minlength=len(names))
-        known = pc.is_in(own["doc_id"], value_set=titles)
-        own, values = own.filter(known), values[known.to_numpy()]
-        keys = _keys(own["query_id"], own["doc_id"], names, titles)
+        counts += np.bincount(rows, minlength=len(names))
+        wanted_rows = pc.is_in(ranking["doc_id"], value_set=titles)
+        ranking, values = ranking.filter(wanted_rows), values[wanted_rows.to_numpy()]
+        keys = _keys(ranking["query_id"], ranking["doc_id"], names, titles)
         low, high = (np.searchsorted(wanted[order], keys, side=side) for side in ("left", "right"))
-        for offset in range(int((high - low).max(initial=0))):  # a pair may be asked for more than once
-            there = low + offset < high
-            scores[order[low[there] + offset]] = values[there]
-    lowest[np.isinf(lowest) | (found < (lexical_k or 0))] = 0.0
+        for offset in range(int((high - low).max(initial=0))):  # a pair may be wanted more than once
+            within = low + offset < high
+            scores[order[low[within] + offset]] = values[within]
+    lowest[np.isinf(lowest) | (counts < (lexical_k or 0))] = 0.0
     query = pc.index_in(queries, value_set=names).to_numpy()
     return np.where(np.isnan(scores), lowest[query], scores)
 
 
 def _keys(queries: pa.Array, documents: pa.Array, names: pa.Array, titles: pa.Array) -> Rows:
-    """One number for each pair."""
+    """Return a number for each pair."""
     query = pc.index_in(queries, value_set=names).to_numpy().astype(np.int64)
     return query * len(titles) + pc.index_in(documents, value_set=titles).to_numpy().astype(np.int64)

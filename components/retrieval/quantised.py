@@ -1,12 +1,12 @@
-"""Smaller vectors, made of those that were encoded: their first dimensions, with 8 bits or 1 bit for each.
+"""Quantised vectors: the first dimensions of encoded vectors, with 8 bits or 1 bit for each.
 
-What a query's vector becomes (`Smaller.queries`) and what is kept of a document's (`Smaller.documents`) have an inner
-product (`Smaller.products`), which approximates that of the vectors. The query keeps its 32 bits.
+The inner product of a converted query (`Quantiser.queries`) and a converted document (`Quantiser.documents`)
+approximates that of their vectors. The query keeps its 32 bits.
 
-- The first dimensions: for retrievers that learnt so (Kusupati et al., 2022). Cosines are those of the shorter vectors.
-- `int8`: the nearest of 255 numbers at even distances, between the least and the greatest of a dimension's values over
-  the collection, made symmetric. A query has these distances as factors, so that products are those of rounded vectors.
-- `binary`: whether a number is above 0. The product is with 1 and -1; candidates are found by their Hamming distance
+- The first dimensions: for retrievers trained for it (Kusupati et al., 2022). Cosines are those of the shorter vectors.
+- `int8`: the nearest of 255 evenly spaced numbers, between the least and the greatest of a dimension's values over the
+  collection, made symmetric. Queries are multiplied by the spacing, so that products are those of rounded vectors.
+- `binary`: whether a number is above 0. The product is with 1 and -1. Candidates are retrieved by Hamming distance
   (`components.retrieval.hamming`), where the query has one bit a dimension too.
 """
 
@@ -23,7 +23,7 @@ from sparring.components.files import write_json
 from sparring.components.retrieval import hamming, topk
 
 FILE = "smaller.json"
-"""The file beside vectors that says how they were made."""
+"""File of the quantiser, in the folder of the vectors."""
 BLOCK = 65_536
 """Vectors that are converted together."""
 
@@ -32,7 +32,7 @@ Kind = Literal["encoded", "int8", "binary"]
 
 
 def cut(vectors: npt.NDArray, dimensions: int | None, *, normalize: bool) -> Floats:
-    """(N, dimensions) the first dimensions in fp32; None for all. Shorter vectors have length 1 again if `normalize`.
+    """Cut vectors to their first dimensions, in fp32. If None, keep all. If `normalize`, shorter vectors have length 1.
 
     >>> cut(np.array([[3, 4, 12], [0, 0, 2]], np.float16), 2, normalize=True).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
@@ -45,32 +45,32 @@ def cut(vectors: npt.NDArray, dimensions: int | None, *, normalize: bool) -> Flo
     return shorter / np.maximum(np.linalg.norm(shorter, axis=1, keepdims=True), np.float32(1e-12))
 
 
-class Smaller(Config):
-    """How vectors were made of others."""
+class Quantiser(Config):
+    """A conversion of vectors to fewer dimensions and fewer bits."""
 
     dimensions: int
-    """The first so many."""
+    """Number of dimensions that are kept, the first ones."""
     vectors: Kind = "encoded"
-    """What is kept of a dimension: as many bits as were encoded, 8, or 1."""
+    """Bits of a dimension: as encoded, 8, or 1."""
     normalize: bool
     """Whether similarity is cosine, so that shorter vectors have length 1 again."""
     scale: list[float] | None = None
-    """(dimensions,) of `int8`: the distance of two numbers next to each other."""
+    """(dimensions,) for `int8`: spacing of the numbers."""
 
     @classmethod
     def of(cls, vectors: Shards, dimensions: int | None, kind: Kind, *, normalize: bool) -> Self:
-        """How vectors of a collection are made smaller. UserError if they have fewer dimensions."""
+        """Fit a quantiser to a collection's vectors. UserError if they have fewer dimensions."""
         width = int(vectors[0].shape[1])
         if dimensions is not None and dimensions > width:
             raise UserError(
                 f"search.dimensions: {dimensions}: the vectors have {width}; accepted: as many at most",
                 code="too-large",
             )
-        made = cls(dimensions=dimensions or width, vectors=kind, normalize=normalize)
-        return made if kind != "int8" else made.model_copy(update={"scale": made._scale(vectors).tolist()})
+        plain = cls(dimensions=dimensions or width, vectors=kind, normalize=normalize)
+        return plain if kind != "int8" else plain.model_copy(update={"scale": plain._scale(vectors).tolist()})
 
     def _scale(self, vectors: Shards) -> Floats:
-        """Of all documents, so that it depends on nothing but them."""
+        """Compute the spacing from all documents, so that it depends on nothing else."""
         largest = np.zeros(self.dimensions, np.float32)
         for shard in vectors:
             for start in range(0, len(shard), BLOCK):
@@ -82,7 +82,7 @@ class Smaller(Config):
         return cut(vectors, self.dimensions, normalize=self.normalize)
 
     def documents(self, vectors: npt.NDArray) -> npt.NDArray:
-        """(N, width) what is kept of documents' vectors: int8, bits packed as uint8, or the type that they had."""
+        """Convert documents' vectors: (N, width) in int8, bits packed as uint8, or the original type."""
         shorter = self._cut(vectors)
         if self.vectors == "binary":
             return np.packbits(shorter > 0, axis=1)
@@ -91,58 +91,58 @@ class Smaller(Config):
         return shorter.astype(vectors.dtype)
 
     def queries(self, vectors: npt.NDArray) -> Floats:
-        """(Q, dimensions) what queries' vectors become."""
+        """Convert queries' vectors: (Q, dimensions)."""
         shorter = self._cut(vectors)
         return shorter * np.asarray(self.scale, np.float32) if self.vectors == "int8" else shorter
 
     def numbers(self, kept: npt.NDArray) -> Floats:
-        """(..., dimensions) the numbers that a query's vector is multiplied with, of what is kept of documents'."""
+        """Expand converted documents to the factors of a query's vector: (..., dimensions)."""
         if self.vectors != "binary":
             return np.asarray(kept, np.float32)
         bits = np.unpackbits(kept, axis=-1, count=self.dimensions)
         return bits.astype(np.float32) * 2 - 1
 
     def save(self, folder: Path) -> None:
-        """Write it beside the vectors."""
+        """Write the quantiser next to the vectors."""
         write_json(folder / FILE, self.model_dump(mode="json"))
 
 
-def read(folder: Path) -> Smaller | None:
-    """How the vectors in a folder were made of others; None for those that were encoded."""
+def read(folder: Path) -> Quantiser | None:
+    """Read the quantiser of the vectors in a folder. Return None if they are as encoded."""
     path = folder / FILE
-    return Smaller.model_validate_json(path.read_text()) if path.exists() else None
+    return Quantiser.model_validate_json(path.read_text()) if path.exists() else None
 
 
 def top_k(
     queries: npt.NDArray,
     documents: Sequence[npt.NDArray],
-    how: Smaller | None,
+    quantiser: Quantiser | None,
     order: topk.Keys | None,
     k: int,
     *,
     device: str,
     threads: int,
 ) -> topk.Keys:
-    """(Q, k) keys of the k best documents of each query, as `topk.top_k` returns them; of bits by Hamming distance."""
-    if how is None:
+    """Return (Q, k) keys of each query's best documents, as `topk.top_k` does. Bits have Hamming distance."""
+    if quantiser is None:
         return topk.top_k(queries, documents, order, k, device=device)
-    if how.vectors == "binary":
-        bits = how.documents(queries)
-        return hamming.top_k(bits, documents, order, k, dimensions=how.dimensions, threads=threads)
-    return topk.top_k(how.queries(queries), documents, order, k, device=device)
+    if quantiser.vectors == "binary":
+        bits = quantiser.documents(queries)
+        return hamming.top_k(bits, documents, order, k, dimensions=quantiser.dimensions, threads=threads)
+    return topk.top_k(quantiser.queries(queries), documents, order, k, device=device)
 
 
 def products(
-    queries: npt.NDArray, documents: DocumentVectors, rows: npt.NDArray[np.int64], how: Smaller | None
+    queries: npt.NDArray, documents: DocumentVectors, rows: npt.NDArray[np.int64], quantiser: Quantiser | None
 ) -> Floats:
-    """(Q, N) inner products of queries with some documents each, given as rows of the documents' vectors."""
-    asked = np.asarray(queries, np.float32) if how is None else how.queries(queries)
-    found = np.empty(rows.shape, np.float32)
+    """Compute (Q, N) inner products of each query with N documents, given as rows of the documents' vectors."""
+    vectors = np.asarray(queries, np.float32) if quantiser is None else quantiser.queries(queries)
+    scores = np.empty(rows.shape, np.float32)
     batch = max(1, BLOCK // max(1, rows.shape[1]))
     for part, kept in documents.lists(rows, batch):
-        numbers = np.asarray(kept, np.float32) if how is None else how.numbers(kept)
-        found[part] = np.einsum("qnd,qd->qn", numbers, asked[part])
-    return found
+        numbers = np.asarray(kept, np.float32) if quantiser is None else quantiser.numbers(kept)
+        scores[part] = np.einsum("qnd,qd->qn", numbers, vectors[part])
+    return scores
 
 
 def rescored(
@@ -150,13 +150,12 @@ def rescored(
     candidates: topk.Keys,
     order: topk.Keys,
     documents: DocumentVectors,
-    how: Smaller | None,
+    quantiser: Quantiser | None,
     k: int,
 ) -> topk.Keys:
-    """(Q, at most k) keys of the best candidates of each query by these vectors of the documents. `order` has the tie
-    rank of each row."""
-    there = candidates != topk.NO_DOCUMENT
-    ranks = np.where(there, topk.tie_ranks_of(candidates), 0)
+    """Return (Q, at most k) keys of each query's best candidates by these vectors. `order` has each row's tie rank."""
+    real = candidates != topk.NO_DOCUMENT
+    ranks = np.where(real, topk.tie_ranks_of(candidates), 0)
     rows = np.argsort(order)[ranks]
-    found = topk.keys(products(queries, documents, rows, how), ranks)
-    return np.sort(np.where(there, found, topk.NO_DOCUMENT), axis=1)[:, :k]
+    keys = topk.keys(products(queries, documents, rows, quantiser), ranks)
+    return np.sort(np.where(real, keys, topk.NO_DOCUMENT), axis=1)[:, :k]

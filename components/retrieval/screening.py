@@ -36,7 +36,7 @@ class Vote(Config):
 
 
 class ScreenConfig(Config):
-    """Which documents are removed from the candidates for negatives.
+    """Removal of documents from the candidates for negatives.
 
     Documents judged relevant to the query, the query's own document, copies of both, and all but the first of several
     copies always are.
@@ -66,12 +66,12 @@ class RankingRows(NamedTuple):
 
 
 def judged(ranking: RankingRows, relevant: Rows) -> Flags:
-    """(R,) True where the document is relevant to the query; `relevant` (P, 2) are pairs of a query and a document."""
+    """Return (R,) True for rows whose document is relevant to the query. `relevant` (P, 2) are query-document pairs."""
     return _among(ranking.queries, ranking.documents, relevant[:, 0], relevant[:, 1])
 
 
 def duplicates(ranking: RankingRows, relevant: Rows, same: Rows) -> Flags:
-    """(R,) True where the document has the text of a relevant one, or of one before it in the query's list.
+    """Return (R,) True for documents with the text of a relevant one, or of an earlier one in the query's list.
 
     `same` has for each document of the collection the first document with the same text.
     """
@@ -81,15 +81,14 @@ def duplicates(ranking: RankingRows, relevant: Rows, same: Rows) -> Flags:
     return ~first | copies(ranking, relevant, same)
 
 
-def copies(ranking: RankingRows, known: Rows, same: Rows) -> Flags:
-    """(R,) True where the document has the text of one known for the query; `known` (P, 2) are pairs of a query and a
-    document."""
-    return _among(ranking.queries, same[ranking.documents], known[:, 0], same[known[:, 1]])
+def copies(ranking: RankingRows, pairs: Rows, same: Rows) -> Flags:
+    """Return (R,) True for rows whose document has the text of a document paired with the query in `pairs` (P, 2)."""
+    return _among(ranking.queries, same[ranking.documents], pairs[:, 0], same[pairs[:, 1]])
 
 
 def positive_scores(ranking: RankingRows, relevant: Flags) -> tuple[npt.NDArray[np.float32], Rows]:
-    """For each row, the best score of a relevant document in its query's list and that document's row; NaN and -1 if
-    none was retrieved. `relevant` (R,) is what `judged` returns."""
+    """Return for each row the best score of a relevant document in its query's list, and that document's row. NaN and
+    -1 if none was retrieved. `relevant` (R,) is the result of `judged`."""
     starts = row_runs.starts(ranking.queries)
     lengths = np.diff(np.r_[starts, len(relevant)])
     masked = np.where(relevant, np.arange(len(relevant)), len(relevant))
@@ -99,10 +98,10 @@ def positive_scores(ranking: RankingRows, relevant: Flags) -> tuple[npt.NDArray[
 
 
 def too_near(ranking: RankingRows, positive: npt.NDArray[np.float32], config: ScreenConfig) -> Flags:
-    """(R,) True where the score is too near the positive's, or above it; False where no positive was retrieved.
+    """Return (R,) True for scores too near the positive's, or above it. False if no positive was retrieved.
 
-    `positive` are the scores of `positive_scores`. For a score below 0 a share of it would be higher, so the threshold
-    is as far below it as it would be for the same score above 0.
+    `positive` are the scores of `positive_scores`. For a negative score, a share of it would be higher, so the
+    threshold is as far below it as for the same score above 0.
     """
     near = np.zeros(len(positive), bool)
     if config.relative is not None:
@@ -113,10 +112,11 @@ def too_near(ranking: RankingRows, positive: npt.NDArray[np.float32], config: Sc
 
 
 def reciprocal(vectors: Tensor, relevant: Tensor, mask: Tensor, k: int) -> Tensor:
-    """(B, N) True where a document and a relevant one are each among the k nearest of the other, itself not counted.
+    """Return (B, N) True if a document and a relevant one are each among the k nearest of the other, itself not
+    counted.
 
-    `vectors` are (B, N, d); `relevant` (B, N) is True at relevant documents, `mask` (B, N) False at padding. The
-    nearest are all that are at least as near as the k-th.
+    `vectors` are (B, N, d). `relevant` (B, N) is True at relevant documents, `mask` (B, N) False at padding. Documents
+    as near as the k-th are all among the nearest.
     """
     products = vectors @ vectors.mT
     products = products.masked_fill(~mask[:, None], -float("inf"))
@@ -127,7 +127,7 @@ def reciprocal(vectors: Tensor, relevant: Tensor, mask: Tensor, k: int) -> Tenso
 
 
 def first_reason(flags: dict[str, Flags]) -> npt.NDArray[np.int8]:
-    """(R,) index in `REASONS` of the first reason that holds, -1 for none; `flags` (R,) are by the reason's name."""
+    """Return (R,) indices in `REASONS` of the first reason that holds, or -1. `flags` (R,) are by the reason's name."""
     first = np.full(len(next(iter(flags.values()))), -1, np.int8)
     for number in reversed(range(len(REASONS))):
         if REASONS[number] in flags:
@@ -136,6 +136,6 @@ def first_reason(flags: dict[str, Flags]) -> npt.NDArray[np.int8]:
 
 
 def _among(queries: Rows, documents: Rows, of_queries: Rows, of_documents: Rows) -> Flags:
-    """(R,) True for the pairs that are among other pairs."""
+    """Return (R,) True for the pairs that are among other pairs."""
     width = int(max(documents.max(initial=0), of_documents.max(initial=0))) + 1
     return np.isin(queries * width + documents, of_queries * width + of_documents)

@@ -1,4 +1,4 @@
-"""The exact k best documents of every query, by inner product.
+"""Exact search for the k best documents of every query, by inner product.
 
 A retrieved document is one 64-bit integer, its key. The high half is the score, transformed so that higher scores are
 smaller integers; the low half is the document's tie rank, its place in the order that breaks ties. So a smaller key is
@@ -36,8 +36,8 @@ NO_DOCUMENT = np.iinfo(np.int64).max
 QUERY_BLOCK, GPU_QUERY_BLOCK = 1024, 8192
 """Queries in a block, on a processor and on a GPU. It changes no result."""
 REST = 64.0
-"""What is left of a query's value after rounding to float16 is multiplied by this, and documents are divided by it, so
-that neither is too small for float16."""
+"""Factor of the remainder of a query's value after rounding to float16. Documents are divided by it, so that neither is
+too small for float16."""
 LARGEST = 65_504.0
 """The largest number in float16."""
 
@@ -45,10 +45,10 @@ LARGEST = 65_504.0
 def top_k(
     queries: npt.NDArray, documents: Sequence[npt.NDArray], order: Keys | None, k: int, *, device: str = "cpu"
 ) -> Keys:
-    """(Q, min(k, number of documents)) keys of the k best documents of each query, best first.
+    """Return (Q, min(k, number of documents)) keys of the k best documents of each query, best first.
 
     `documents` are arrays of consecutive rows, float32 or float16, memory-mapped or not, read a block at a time.
-    `order` has the tie rank of each row; None stands for row order. Inner products are in float32. ValueError if a
+    `order` has the tie rank of each row. If None, ties are in row order. Inner products are in float32. ValueError if a
     vector has values that are not finite.
     """
     import torch
@@ -70,7 +70,7 @@ def top_k(
 
 
 def merge(partials: Sequence[Keys], k: int) -> Keys:
-    """(Q, at most k) the k best keys of several (Q, n) lists, which need not be sorted or equally long."""
+    """Merge (Q, n) lists, unsorted and of any lengths, into (Q, at most k) best keys."""
     joined = np.concatenate(partials, axis=1)
     if joined.shape[1] > k:
         joined = np.partition(joined, k - 1, axis=1)[:, :k]
@@ -78,32 +78,32 @@ def merge(partials: Sequence[Keys], k: int) -> Keys:
 
 
 def keys(scores: npt.NDArray[np.float32], tie_ranks: npt.NDArray) -> Keys:
-    """Keys of scores and tie ranks."""
+    """Pack scores and tie ranks into keys."""
     bits = (scores.astype(np.float32) + np.float32(0)).view(np.int32)  # adding 0 turns -0 into 0, its equal
     return (~_ordered(bits)).astype(np.int64) << 32 | tie_ranks.astype(np.int64)
 
 
 def scores_of(keys: Keys) -> npt.NDArray[np.float32]:
-    """The scores in keys."""
+    """Unpack the scores of keys."""
     return _ordered(~(keys >> 32).astype(np.int32)).view(np.float32)
 
 
 def tie_ranks_of(keys: Keys) -> npt.NDArray[np.int64]:
-    """The tie ranks in keys."""
+    """Unpack the tie ranks of keys."""
     return keys & 0xFFFFFFFF
 
 
 def _ordered(bits: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The bits of floats as integers that sort like the floats; its own inverse."""
+    """Map the bits of floats to integers that sort like the floats. The function is its own inverse."""
     return bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
 
 
-def _finite(vectors: torch.Tensor, what: str) -> None:
+def _finite(vectors: torch.Tensor, role: str) -> None:
     import torch
 
     # One pass: the sum is not finite if any value is not.
     if not math.isfinite(float(vectors.sum(dtype=torch.float32))):
-        raise ValueError(f"the vectors of the {what} hold values that are not finite numbers")
+        raise ValueError(f"the vectors of the {role} hold values that are not finite numbers")
 
 
 class _Queries:
@@ -115,7 +115,7 @@ class _Queries:
         self._halves = halves(vectors) if fit else None
 
     def products(self, documents: torch.Tensor) -> torch.Tensor:
-        """(Q, N) inner products in float32 with (N, d) documents in float32, or on a GPU in float16."""
+        """Compute (Q, N) inner products in float32 with (N, d) documents in float32, or on a GPU in float16."""
         import torch
 
         if self._halves is not None and documents.dtype is torch.float16:  # one product: each sum is written once
@@ -127,7 +127,8 @@ class _Queries:
 
 
 def halves(vectors: torch.Tensor) -> torch.Tensor:
-    """(N, 2d) in float16 of (N, d) in float32 that float16 can hold: rounded, then `REST` times what that leaves."""
+    """Split (N, d) float32 values within float16's range: (N, 2d) in float16, rounded values and `REST` x
+    remainders."""
     import torch
 
     rounded = vectors.half()
@@ -135,7 +136,7 @@ def halves(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def _true(mask: torch.Tensor) -> torch.Tensor:
-    """Flat indices at which a mask is True."""
+    """Return the flat indices at which a mask is True."""
     import torch
 
     if mask.is_cuda:
@@ -143,17 +144,17 @@ def _true(mask: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as torch's own
 
 
-def _segments(of: torch.Tensor, *, apart: bool) -> torch.Tensor:
-    """A tensor whose last dimension, a block's documents, is cut into (segments, their documents).
+def _segments(tensor: torch.Tensor, *, apart: bool) -> torch.Tensor:
+    """Cut the last dimension, a block's documents, into (segments, documents of a segment).
 
-    A segment's documents lie side by side, or `apart`, as a GPU wants it: each segment has every n-th document, so that
-    threads that run together read numbers that lie together.
+    A segment's documents lie next to each other, or `apart` on a GPU: each segment has every n-th document, so that
+    threads that run together read adjacent numbers.
     """
-    count = of.shape[-1]
+    count = tensor.shape[-1]
     length = min(blocks.SEGMENT, count)
     if apart:
-        return of.unflatten(-1, (length, count // length)).transpose(-1, -2)
-    return of.unflatten(-1, (count // length, length))
+        return tensor.unflatten(-1, (length, count // length)).transpose(-1, -2)
+    return tensor.unflatten(-1, (count // length, length))
 
 
 class _TieRanks:
@@ -163,7 +164,7 @@ class _TieRanks:
         self._order, self._device, self.seen = order, device, 0
 
     def take(self, count: int) -> torch.Tensor:
-        """The tie ranks of the next `count` documents."""
+        """Return the tie ranks of the next `count` documents."""
         import torch
 
         start, self.seen = self.seen, self.seen + count
@@ -205,8 +206,9 @@ class _Lists:
     def _by_segments(
         self, products: torch.Tensor, tie_ranks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Rows, scores and tie ranks of documents to add, from the segments whose maximum reaches the threshold."""
-        segments, tie_ranks = (_segments(of, apart=products.is_cuda) for of in (products, tie_ranks))
+        """Find documents to add in the segments whose maximum reaches the threshold. Return rows, scores and tie
+        ranks."""
+        segments, tie_ranks = (_segments(tensor, apart=products.is_cuda) for tensor in (products, tie_ranks))
         in_row = len(tie_ranks)
         promising = _true(segments.amax(dim=2) >= self._thresholds[:, None])
         row = promising // in_row
@@ -251,6 +253,6 @@ class _Lists:
         return self._torch.from_numpy(np.partition(rows.numpy(), self._k - 1, axis=1)[:, : self._k])
 
     def best(self) -> torch.Tensor:
-        """(Q, k) keys, best first."""
+        """Return (Q, k) keys, best first."""
         self._prune()
         return self._rows[:, : self._k].sort(dim=1).values

@@ -131,12 +131,12 @@ class Source(Config):
         """Estimate the number of queries in each split after splits are held out and samples drawn, from the numbers in
         the collection."""
         counts, by_place = dict(queries), dict[str, float](queries)
-        for split, how in self.hold_out.items():
-            before = counts if how.start is None else by_place  # shares with a place take nothing from each other
-            counts[split] = round(how.share * before.get(how.of, 0))
-            counts[how.of] = counts.get(how.of, 0) - counts[split]
-            if how.start is None:
-                by_place[how.of] = by_place.get(how.of, 0) * (1 - how.share)
+        for split, hold_out in self.hold_out.items():
+            before = counts if hold_out.start is None else by_place  # shares with a place take nothing from each other
+            counts[split] = round(hold_out.share * before.get(hold_out.of, 0))
+            counts[hold_out.of] = counts.get(hold_out.of, 0) - counts[split]
+            if hold_out.start is None:
+                by_place[hold_out.of] = by_place.get(hold_out.of, 0) * (1 - hold_out.share)
         for split, sample in self.sample.items():
             counts[split] = min(counts.get(split, 0), sample if isinstance(sample, int) else sample.queries)
         return counts
@@ -180,10 +180,10 @@ def declared(tree: Any) -> Any:
     name = tree.get("format")
     accepted = formats()
     if name not in accepted:
-        got = "no format" if name is None else f"unknown format {name!r}"
+        problem = "no format" if name is None else f"unknown format {name!r}"
         table = "; for .csv, .jsonl, .txt and .parquet files: tables" if name in TABLES else ""
         meant = table or did_you_mean(str(name), accepted)
-        raise ValueError(f"{got}; accepted: {listing(accepted)}{meant}")
+        raise ValueError(f"{problem}; accepted: {listing(accepted)}{meant}")
     for key, text in _texts(tree):
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError(f"{key}: got {text!r:.80}, which no file can hold or be called")

@@ -36,7 +36,7 @@ class Source(base.Source):
 
     def files(self) -> dict[str, Path]:
         """Return the corpus, the queries, and the qrels of the chosen splits."""
-        names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{theirs}.tsv" for theirs in self._splits().values())]
+        names = ["corpus.jsonl", "queries.jsonl", *(f"qrels/{name}.tsv" for name in self._splits().values())]
         return named(base.locate(self.path), map(self._path, names))
 
     def read_documents(self) -> Iterator[Document | Bad]:
@@ -62,8 +62,8 @@ class Source(base.Source):
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Yield the lines of the qrels, split by split."""
-        for split, theirs in self._splits().items():
-            for row in read_cells(self._path(f"qrels/{theirs}.tsv"), QRELS, fields):
+        for split, name in self._splits().items():
+            for row in read_cells(self._path(f"qrels/{name}.tsv"), QRELS, fields):
                 if isinstance(row, Bad):
                     yield row
                 elif not (

@@ -64,8 +64,8 @@ def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
         for record in records:
             texts, row = passages(record), {"query": record.query}
             for side, places in zip(("pos", "neg"), divided(record), strict=True):
-                row[side] = [texts[at] for at in places]
+                row[side] = [texts[place] for place in places]
                 if record.teacher is not None:
-                    row[f"{side}_scores"] = [record.teacher[at] for at in places]
+                    row[f"{side}_scores"] = [record.teacher[place] for place in places]
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
     return path

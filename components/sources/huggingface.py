@@ -22,7 +22,7 @@ from sparring.components.sources.records import (
     judgement,
     query,
 )
-from sparring.components.sources.table_files import dataset_rows, files_of, load_dataset, their_names
+from sparring.components.sources.table_files import dataset_rows, files_of, load_dataset, names_in_table
 
 
 class Table(Config):
@@ -91,13 +91,13 @@ class Source(base.Source):
                 yield judgement(row["query_id"], row["doc_id"], row["relevance"], split, place)
 
 
-def _rows(table: Table, needed: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
+def _rows(table: Table, required: list[str], optional: list[str]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield rows with our names of columns, and the place of each. A missing optional column is None."""
     place = str(base.locate(table.path)) if table.path is not None else str(table.dataset)
     loaded = _load(table, place)
-    theirs = their_names(place, loaded.column_names, needed, optional, table.columns)
-    for row in dataset_rows(loaded.select_columns([name for name in theirs.values() if name]), place):
-        yield {ours: row.value[name] if name else None for ours, name in theirs.items()}, row.place
+    names = names_in_table(place, loaded.column_names, required, optional, table.columns)
+    for row in dataset_rows(loaded.select_columns([name for name in names.values() if name]), place):
+        yield {column: row.value[name] if name else None for column, name in names.items()}, row.place
 
 
 def _load(table: Table, place: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a source holds: read all of it for counts, lengths, samples, and what is wrong with it."""
+"""Inspection of a source: counts, lengths, samples and mistakes of all its records."""
 
 from array import array
 from collections import Counter, defaultdict

@@ -67,8 +67,8 @@ def _numbered(name: str, part: str) -> Iterator[tuple[int, Any]]:
     try:
         yield from enumerate(getattr(_load(name, part), f"{part}_iter")(), start=1)
     except (ImportError, OSError, RuntimeError) as error:
-        why = next(iter(str(error).splitlines()), "it does not say why")
-        raise UserError(f"{name}: ir_datasets cannot read its {part}: {type(error).__name__}: {why}") from error
+        reason = next(iter(str(error).splitlines()), "it does not say why")
+        raise UserError(f"{name}: ir_datasets cannot read its {part}: {type(error).__name__}: {reason}") from error
 
 
 def _load(name: str, part: str) -> Any:

@@ -114,13 +114,11 @@ AnyLabelledSource = Annotated[base.AnySource, AfterValidator(_has_labels)]
 """The type of a config field that holds a source of labelled sentences."""
 
 
-def labelled(
-    name: str, sentences: tuple[str, ...], label: str, split: str, place: str, *, subset: str = ""
-) -> Labelled | Bad:
+def labelled(name: str, sentences: tuple[str, ...], label: str, split: str, place: str) -> Labelled | Bad:
     """Return a checked sentence, or pair, with its class."""
     if not label.strip():
         return Bad("empty label", place, "expected a class")
-    return _checked(Labelled(name, sentences, label.strip(), None, subset, split, place))
+    return _checked(Labelled(name, sentences, label.strip(), None, "", split, place))
 
 
 def scored(

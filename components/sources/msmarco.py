@@ -27,8 +27,8 @@ class Source(base.Source):
     def files(self) -> dict[str, Path]:
         """Return the collection, and the queries and qrels of the chosen splits."""
         splits = self._splits().values()
-        paths = [self._path("collection.tsv"), *(self._path(f"queries.{theirs}.tsv") for theirs in splits)]
-        qrels = [self._path(f"qrels.{theirs}.tsv") for theirs in splits]
+        paths = [self._path("collection.tsv"), *(self._path(f"queries.{name}.tsv") for name in splits)]
+        qrels = [self._path(f"qrels.{name}.tsv") for name in splits]
         paths += [path for path in qrels if self.splits is not None or path.exists()]
         return named(base.locate(self.path), paths)
 
@@ -42,8 +42,8 @@ class Source(base.Source):
 
     def read_queries(self) -> Iterator[Query | Bad]:
         """Yield the queries of each split, with or without judgements."""
-        for split, theirs in self._splits().items():
-            path = self._path(f"queries.{theirs}.tsv")
+        for split, name in self._splits().items():
+            path = self._path(f"queries.{name}.tsv")
             rows = read_cells(path, ("id", "text"))
             for row in some(rows, path, "queries", "`splits` without this one"):
                 yield row if isinstance(row, Bad) else query(row.value["id"], row.value["text"], None, split, row.place)
@@ -51,8 +51,8 @@ class Source(base.Source):
     def read_qrels(self) -> Iterator[Judgement | Bad]:
         """Yield the judgements of each split that has some."""
         files = self.files().values()
-        for split, theirs in self._splits().items():
-            path = self._path(f"qrels.{theirs}.tsv")
+        for split, name in self._splits().items():
+            path = self._path(f"qrels.{name}.tsv")
             if path in files:
                 yield from some(read_judgements(path, split), path, "qrels", "no such file")
 

@@ -67,11 +67,11 @@ class Source(base.Source):
     def _answered(self) -> "Iterator[tuple[dict[str, Any], list[_Sentence], str, str]]":
         """Yield each question with the sentences that answer it, its split and place. Bad contexts were reported when
         the documents were read."""
-        for ours, split in self.splits.items():
+        for name, split in self.splits.items():
             for context in self._read(split):
                 if isinstance(context, _Context):
                     for question in context.questions:
-                        yield question, context.answering(question), ours, context.place
+                        yield question, context.answering(question), name, context.place
 
     def _read(self, split: str) -> "Iterator[_Context | Bad]":
         """Yield the contexts of a split that have sentences, and bad rows."""

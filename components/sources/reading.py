@@ -147,13 +147,13 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
         text = _Text(raw, path, chunk_chars)
         if text.next() != "[":
             raise UserError(f"{path}: expected a JSON array")
-        text.at += 1
+        text.offset += 1
         more = text.next() != "]"
         while more:
             place = f"{path}: item {number + 1}"
             text.next()
             try:
-                value, end = parse(text.buffer, text.at)
+                value, end = parse(text.buffer, text.offset)
             except json.JSONDecodeError as error:
                 # A truncated value fails at the buffer's end, or at the start of the string that is truncated.
                 truncated = error.pos > len(text.buffer) - 16 or error.msg.startswith("Unterminated string")
@@ -163,12 +163,12 @@ def read_array(path: Path, *, chunk_chars: int = 1 << 22) -> Iterator[Item | Bad
             except (RecursionError, ValueError) as error:
                 raise UserError(f"{place}: not JSON that can be read: {error}") from None
             yield Item(value, place) if isinstance(value, dict) else Bad("wrong columns", place, "not a JSON object")
-            text.at, number = end, number + 1
+            text.offset, number = end, number + 1
             if (separator := text.next()) not in ("]", ","):
                 raise UserError(f"{place}: not JSON: expected , or ] after the object")
             more = separator == ","
-            text.at += more
-        text.at += 1
+            text.offset += more
+        text.offset += 1
         if text.next():
             raise UserError(f"{path}: text follows the JSON array; accepted: one array a file, or .jsonl")
 
@@ -178,25 +178,25 @@ class _Text:
 
     def __init__(self, raw: IO[bytes], path: Path, chunk_chars: int) -> None:
         self.file, self.path, self.chunk_chars = io.TextIOWrapper(raw, "utf-8-sig"), path, chunk_chars
-        self.buffer, self.at = "", 0
+        self.buffer, self.offset = "", 0
 
     def next(self) -> str:
         """Move to the next character that is not white space, and return it. The end of the file is empty."""
         while True:
-            rest = self.buffer[self.at : self.at + 1]
+            rest = self.buffer[self.offset : self.offset + 1]
             if rest and not rest.isspace():
                 return rest
             if rest:
-                self.at += 1
+                self.offset += 1
             elif not self.read():
                 return ""
 
     def read(self) -> bool:
         """Read twice as much as is waiting, so that a long value is parsed few times. Return False at the end."""
-        waiting = self.buffer[self.at :]
+        waiting = self.buffer[self.offset :]
         with readable(self.path, "a JSON file in UTF-8"):
             piece = self.file.read(max(self.chunk_chars, 2 * len(waiting)))
-        self.buffer, self.at = waiting + piece, 0
+        self.buffer, self.offset = waiting + piece, 0
         return bool(piece)
 
 

@@ -31,9 +31,9 @@ class Bad(NamedTuple):
 
 def refused(bad: Bad) -> UserError:
     """Return the error that stops at a record."""
-    how = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
+    remedy = "convert the file (iconv -f CP1252 -t UTF-8)" if bad.reason == NOT_UTF8 else "mend it"
     code = bad.reason.lower().replace(" ", "-")
-    return UserError(f"{bad}; {how}, or set data.on_bad: drop", key=bad.place, code=code)
+    return UserError(f"{bad}; {remedy}, or set data.on_bad: drop", key=bad.place, code=code)
 
 
 class Document(NamedTuple):

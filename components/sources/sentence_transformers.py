@@ -49,9 +49,9 @@ class Source(training_groups.GroupSource):
         if len(columns) < 2 or any(name not in row for name in columns):
             expected = listing(self.columns or ["two columns of text"])
             return Bad("wrong columns", place, f"expected {expected}; it has {', '.join(row)}")
-        if not self.columns and (why := _misplaced(columns)):
-            how = "`columns` names the columns with texts in their order: the query's, the positive's, the negatives'"
-            return Bad("wrong columns", place, f"{why}; {how}")
+        if not self.columns and (reason := _misplaced(columns)):
+            hint = "`columns` names the columns with texts in their order: the query's, the positive's, the negatives'"
+            return Bad("wrong columns", place, f"{reason}; {hint}")
         query, *cells = (row[name] for name in columns)
         pair = len(cells) == 1 and not isinstance(cells[0], list)
         if len(cells) > 1 and cells[0] is None:
@@ -80,11 +80,11 @@ class Source(training_groups.GroupSource):
 
 def _misplaced(columns: list[str]) -> str:
     """Return a reason against taking columns by their order, if there is any."""
-    for at, name in enumerate(columns):
+    for number, name in enumerate(columns):
         if name == "id" or name.endswith("_id"):
             return f"{name!r} has no texts, but ids"
-        if PLACES.get(name, min(at, 2)) != min(at, 2):
-            return f"{name!r} is column {at + 1} of the texts"
+        if PLACES.get(name, min(number, 2)) != min(number, 2):
+            return f"{name!r} is column {number + 1} of the texts"
     return ""
 
 
@@ -113,5 +113,5 @@ def _tuples(record: Given) -> Iterator[dict[str, Any]]:
     texts, teacher, (positives, negatives) = passages(record), record.teacher, divided(record)
     for positive in positives:
         row = {"anchor": record.query, "positive": texts[positive]}
-        row |= {f"negative_{number}": texts[at] for number, at in enumerate(negatives, 1)}
-        yield row | ({"scores": [teacher[at] for at in (positive, *negatives)]} if teacher is not None else {})
+        row |= {f"negative_{number}": texts[place] for number, place in enumerate(negatives, 1)}
+        yield row | ({"scores": [teacher[place] for place in (positive, *negatives)]} if teacher is not None else {})

@@ -36,19 +36,19 @@ class Source(base.Source):
         return self
 
     def files(self) -> dict[str, Path]:
-        """The other source's files."""
+        """Return the other source's files."""
         return self.of.files()
 
     def installed(self) -> dict[str, str]:
-        """The packages of the collection."""
+        """Return the packages of the collection."""
         return self.of.installed()
 
     def missing(self) -> list[str]:
-        """What the other source needs and does not have."""
+        """List what the other source needs and does not have."""
         return self.of.missing()
 
     def about(self) -> dict[str, Any]:
-        """The other source's facts."""
+        """Return the other source's facts."""
         return self.of.about()
 
     @property
@@ -57,7 +57,7 @@ class Source(base.Source):
         return self.of.model_copy(update={"ids": self.ids})
 
     def read_documents(self) -> Iterator[Document | Bad]:
-        """Each sentence, with the id DOCUMENT#NUMBER (from 1); a document with only a title is one sentence."""
+        """Yield each sentence, with the id DOCUMENT#NUMBER (from 1). A document with only a title is one sentence."""
         for record in self._of.read_documents():
             if isinstance(record, Bad):
                 yield record
@@ -67,11 +67,11 @@ class Source(base.Source):
                 yield Document(f"{record.doc_id}#{number}", record.title, text, record.place)
 
     def read_queries(self) -> Iterator[Query | Bad]:
-        """The other source's queries."""
+        """Yield the other source's queries."""
         return self._of.read_queries()
 
     def read_qrels(self) -> Iterator[Judgement | Bad]:
-        """A judgement for each sentence of a relevant document that contains an answer; none for other sentences.
+        """Yield a judgement for each sentence of a relevant document that contains an answer, none for other sentences.
 
         Judgements and answers are held in memory, documents are not.
         """
@@ -100,7 +100,7 @@ def _split(document: Document) -> list[str]:
 
 
 def _judge_sentences(judged: Judgement, parts: list[str], answers: dict[str, list[str]]) -> Iterator[Judgement | Bad]:
-    """A document's judgement as judgements of its sentences."""
+    """Divide a document's judgement into judgements of its sentences."""
     if judged.query_id not in answers:
         yield Bad("judgement of a missing query", judged.place, id=judged.query_id)
         return

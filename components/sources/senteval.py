@@ -46,7 +46,7 @@ def _columns(
     """
 
     def read(paths: list[Path], split: str) -> Iterator[Labelled | Bad]:
-        needed = max(*sentences, value) + 1
+        width = max(*sentences, value) + 1
         for line in read_lines(paths[0]):
             if isinstance(line, Bad):
                 yield line
@@ -54,11 +54,11 @@ def _columns(
             cells = line.text.split("\t")
             if header and line.number == 1:
                 continue
-            if len(cells) < needed:
-                yield Bad("wrong columns", line.place, f"got {len(cells)}, expected {needed} or more between tabs")
+            if len(cells) < width:
+                yield Bad("wrong columns", line.place, f"got {len(cells)}, expected {width} or more between tabs")
                 continue
             checked = labelled.scored if scores else labelled.labelled
-            texts = tuple(cells[at] for at in sentences)
+            texts = tuple(cells[column] for column in sentences)
             yield checked(f"{split}-{line.number}", texts, cells[value], split, line.place)
 
     splits = ("train", "dev", "test") if len(files) == 3 else ("train", "test")
@@ -163,9 +163,9 @@ class Source(labelled.LabelledSource):
     @model_validator(mode="after")
     def _has_splits(self) -> Self:
         present = TASKS[self.task].files
-        for theirs in base.chosen(self.splits, list(present)).values():
-            if theirs not in present:
-                raise ValueError(f"splits: {self.task} has no split {theirs!r}; accepted: {listing(present)}")
+        for name in base.chosen(self.splits, list(present)).values():
+            if name not in present:
+                raise ValueError(f"splits: {self.task} has no split {name!r}; accepted: {listing(present)}")
         return self
 
     def files(self) -> dict[str, Path]:
@@ -181,4 +181,4 @@ class Source(labelled.LabelledSource):
 
     def _chosen(self) -> dict[str, list[str]]:
         paths = TASKS[self.task].files
-        return {ours: paths[theirs] for ours, theirs in base.chosen(self.splits, list(paths)).items()}
+        return {split: paths[name] for split, name in base.chosen(self.splits, list(paths)).items()}

@@ -1,5 +1,5 @@
-"""The queries that a collection's splits have once some are held out of others (`hold_out`) and samples are drawn
-(`sample`), and the documents that stay (`only_judged`)."""
+"""Queries of a collection's splits after holding out (`hold_out`) and sampling (`sample`), and the documents that are
+kept (`only_judged`)."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -15,15 +15,15 @@ from sparring.components.sources.records import Bad, Document, Judgement, Query
 
 
 class Drawn:
-    """What is drawn of a source's records. Bad records all pass, so that they are reported."""
+    """Sample of a source's records. All bad records pass, so that they are reported."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.read = 0
-        """Documents that the source has, kept or not, once all have been read."""
+        """Number of the source's documents, kept or not, once all have been read."""
 
     def documents(self) -> Iterator[Document | Bad]:
-        """The documents that are kept: all, or those that a judgement of a kept query names."""
+        """Yield the documents that are kept: all, or those that a judgement of a kept query names."""
         if not self.source.only_judged:
             return self.source.read_documents()
         judged = self.of(self.source.read_qrels())
@@ -36,8 +36,8 @@ class Drawn:
                 yield document
 
     def of(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Of queries, judgements or groups those of kept queries, each with its split. UserError for a split that is
-        both drawn and there, for one that is drawn of a split without queries, and for a sample of none."""
+        """Yield the records of kept queries, each with its split. UserError for a drawn split that exists already or is
+        drawn from a split without queries, and for an empty sample."""
         kept = self._kept
         return (
             record
@@ -46,31 +46,32 @@ class Drawn:
         )
 
     def _dealt(self, records: Iterable[Any]) -> Iterator[Any]:
-        """Queries, judgements or groups with the splits that are drawn from others."""
+        """Yield queries, judgements or groups with the splits that are drawn from others."""
         drawn = self.source.hold_out
         for record in records:
             if isinstance(record, Bad) or not drawn:
                 yield record
                 continue
             if record.split in drawn:
-                what = f"{record.split!r} is a split of the collection already ({record.place})"
-                raise UserError(f"data.hold_out: {what}")
+                problem = f"{record.split!r} is a split of the collection already ({record.place})"
+                raise UserError(f"data.hold_out: {problem}")
             by = self._first.get(record.query_id, record.query_id)
-            splits = (name for name, how in drawn.items() if how.of == record.split and how.draws(name, by))
+            splits = (name for name, part in drawn.items() if part.of == record.split and part.draws(name, by))
             yield record._replace(split=next(splits, record.split))
 
     @cached_property
     def _first(self) -> dict[str, str]:
-        """Of each query whose text others have, but for case and white space, the first of their ids.
+        """First id of each query that shares its text, but for case and white space.
 
-        They are all drawn by this one, or a model would be measured on questions that it was trained on.
+        Queries with the same text go to the same split. Otherwise a model would be measured on questions of its
+        training.
         """
         splits: set[str] = set()
         hashes = np.sort(np.fromiter((hash(text) for _, text in self._texts(splits)), dtype=np.int64))
-        for name, how in self.source.hold_out.items():
-            if splits and how.of not in splits:
+        for name, hold_out in self.source.hold_out.items():
+            if splits and hold_out.of not in splits:
                 accepted = listing(sorted(splits))
-                raise UserError(f"data.hold_out.{name}.of: no queries are in {how.of!r}; accepted: {accepted}")
+                raise UserError(f"data.hold_out.{name}.of: no queries are in {hold_out.of!r}; accepted: {accepted}")
         shared = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
         ids: dict[str, list[str]] = {}
         for query_id, text in self._texts(splits) if shared else ():
@@ -79,7 +80,7 @@ class Drawn:
         return {query_id: min(alike) for alike in ids.values() for query_id in alike}
 
     def _texts(self, splits: set[str]) -> Iterator[tuple[str, str]]:
-        """Ids and texts of all queries, whose splits are added to `splits`."""
+        """Yield ids and texts of all queries, and add their splits to `splits`."""
         for query in self.source.read_queries():
             if isinstance(query, Query):
                 splits.add(query.split)
@@ -87,7 +88,7 @@ class Drawn:
 
     @cached_property
     def _kept(self) -> dict[str, set[str]]:
-        """The queries that are kept, for each split that is sampled."""
+        """Kept queries of each split that is sampled."""
         names: dict[str, list[str]] = {split: [] for split in self.source.sample}
         splits: set[str] = set()
         for record in self._dealt(self.source.read_queries()) if names else ():
@@ -102,7 +103,7 @@ class Drawn:
         return {split: self._sample(split, of_split) for split, of_split in names.items()}
 
     def _sample(self, split: str, queries: list[str]) -> set[str]:
-        """The sample of one split's queries."""
+        """Sample the queries of a split."""
         wanted = self.source.sample[split]
         if isinstance(wanted, int):
             return keyed_sample(queries, wanted, "sample")

@@ -31,10 +31,10 @@ Count = Callable[[list[str]], list[int]]
 
 
 class Survey(Config):
-    """What a collection is like."""
+    """Properties of a collection."""
 
     of: str
-    """What was surveyed: a digest of the source's declaration and of the start model's."""
+    """Digest of the source's declaration and of the start model."""
     documents: int = Field(ge=0)
     """Documents; of more than 20,000 the first 20,000 were looked at."""
     asked: int = Field(ge=0)
@@ -53,11 +53,11 @@ class Survey(Config):
     """Tokens that 95 % of the documents have at most."""
 
 
-def survey(source: Source, of: str, *, queries: Count | None, documents: Count | None) -> Survey:
-    """Look at a collection: all queries and judgements, and the first documents.
+def survey(source: Source, digest: str, *, queries: Count | None, documents: Count | None) -> Survey:
+    """Survey a collection: all queries and judgements, and the first documents.
 
-    `queries` and `documents` count tokens. UserError for the first bad record, or with `on_bad: drop` where no query or
-    no judgement is a good one: whatever is chosen for the rest would be chosen for another collection.
+    `queries` and `documents` count tokens. UserError for the first bad record. With `on_bad: drop`, UserError if no
+    query or no judgement is good, because numbers chosen for the rest would be for another collection.
     """
     first = islice(_good(source, source.read_documents(), Document), DOCUMENTS)
     texts = [document_text(document.title, document.text) for document in first]
@@ -71,18 +71,18 @@ def survey(source: Source, of: str, *, queries: Count | None, documents: Count |
             grades[record.relevance] += 1
             judged[record.query_id] += 1
     if dangling is not None and not judged:
-        why = f"{dangling.place}: there is no query {dangling.query_id!r}"
+        problem = f"{dangling.place}: there is no query {dangling.query_id!r}"
         if form := other_form(dangling.query_id, splits.__contains__):
-            raise UserError(f"{why}: {form}")
+            raise UserError(f"{problem}: {form}")
         called = "no query can be used"
         if splits:
             called = (
                 f"the queries are called such as {next(iter(splits))!r}; which column has their ids? (data.columns)"
             )
-        raise UserError(f"{why}, nor any other that a judgement names; {called}")
+        raise UserError(f"{problem}, nor any other that a judgement names; {called}")
     by_split = Counter(splits[query][0] for query in judged)
     return Survey(
-        of=of,
+        of=digest,
         documents=len(texts),
         asked=len(splits),
         queries=dict(sorted(by_split.items())),
@@ -128,7 +128,7 @@ def relevant_documents(mean: float) -> str:
 
 
 def percentile(lengths: Iterable[int]) -> int:
-    """The least of the lengths that 95 % of them do not exceed.
+    """Return the smallest length that 95 % of the lengths do not exceed.
 
     >>> percentile([3] * 95 + [9] * 5), percentile([3] * 90 + [9] * 10)
     (3, 9)

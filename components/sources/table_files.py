@@ -100,37 +100,37 @@ def read_table(
 
 
 def read_columns(
-    path: Path, needed: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool = False
+    path: Path, required: list[str], optional: list[str], names: dict[str, str | None], *, blank: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield rows with our names of columns, and the place of each. Raise UserError for a row that cannot be read:
     nobody could say any more which rows belong together."""
     if not (present := columns_of(path)):
         return
-    theirs = their_names(path, present, needed, optional, names)
-    for row in read_table(path, columns=[name for name in theirs.values() if name], blank=blank):
+    table_names = names_in_table(path, present, required, optional, names)
+    for row in read_table(path, columns=[name for name in table_names.values() if name], blank=blank):
         if isinstance(row, Bad):
             raise UserError(str(row))
-        yield {ours: row.value.get(name) if name else None for ours, name in theirs.items()}, row.place
+        yield {column: row.value.get(name) if name else None for column, name in table_names.items()}, row.place
 
 
-def their_names(
-    place: object, present: list[str], needed: list[str], optional: list[str], names: dict[str, str | None]
+def names_in_table(
+    place: object, present: list[str], required: list[str], optional: list[str], names: dict[str, str | None]
 ) -> dict[str, str | None]:
     """Return the table's name of each of our columns, None for an optional column that the table lacks."""
-    if unknown := names.keys() - {*needed, *optional}:
-        accepted = listing([*needed, *optional])
+    if unknown := names.keys() - {*required, *optional}:
+        accepted = listing([*required, *optional])
         raise UserError(f"{place}: columns: unknown column {min(unknown)!r}; accepted: {accepted}")
-    theirs: dict[str, str | None] = {}
-    for ours in (*needed, *optional):
-        name = names.get(ours, ours)
-        if name is None and ours in needed:
-            raise UserError(f"{place}: columns: {ours}: null, and this column is needed; accepted: its name")
-        if name not in (None, *present) and (ours in needed or ours in names):
-            raise UserError(f"{place}: wrong columns: no column {name!r} for {ours}; it has {listing(present)}")
+    table_names: dict[str, str | None] = {}
+    for column in (*required, *optional):
+        name = names.get(column, column)
+        if name is None and column in required:
+            raise UserError(f"{place}: columns: {column}: null, and this column is needed; accepted: its name")
+        if name not in (None, *present) and (column in required or column in names):
+            raise UserError(f"{place}: wrong columns: no column {name!r} for {column}; it has {listing(present)}")
         if name and present.count(name) > 1:
             raise UserError(f"{place}: wrong columns: {name!r} is there more than once; accepted: once")
-        theirs[ours] = name if name in present else None
-    return theirs
+        table_names[column] = name if name in present else None
+    return table_names
 
 
 def opened(path: Path) -> pq.ParquetFile:

@@ -156,8 +156,8 @@ class Source(base.Source):
         """Yield the rows of documents."""
         ids = self._has("documents", "doc_id")
         first = _First()
-        needed, optional = (["doc_id", "text"], ["title"]) if ids else (["text"], ["doc_id", "title"])
-        for number, (row, place) in enumerate(self._rows("documents", needed, optional), start=1):
+        required, optional = (["doc_id", "text"], ["title"]) if ids else (["text"], ["doc_id", "title"])
+        for number, (row, place) in enumerate(self._rows("documents", required, optional), start=1):
             name, again = (row["doc_id"] if ids else str(number)), False
             if self.paired:
                 name, again = first(name, row["doc_id"], row["title"], row["text"])
@@ -166,14 +166,14 @@ class Source(base.Source):
     def _queries(self) -> Iterator["_Row"]:
         """Yield the rows of queries."""
         ids, judging = self._has("queries", "query_id"), self.paired or self._judging_itself
-        needed, optional = (["query_id", "text"], []) if ids else (["text"], ["query_id"])
+        required, optional = (["query_id", "text"], []) if ids else (["text"], ["query_id"])
         optional += ["answers", "split", *(["relevance"] if self.paired else [])]
         names = self.columns.queries
         if self._judging_itself:
-            needed += ["doc_id", *(["relevance"] if self.graded else [])]
+            required += ["doc_id", *(["relevance"] if self.graded else [])]
             names = {**self.columns.qrels, **names}
         first, judged = _First(), None
-        for number, (row, place) in enumerate(self._rows("queries", needed, optional, names), start=1):
+        for number, (row, place) in enumerate(self._rows("queries", required, optional, names), start=1):
             name, again = (row["query_id"] if ids else str(number)), False
             split = row["split"] or self.split
             if split is None and judging:
@@ -184,7 +184,7 @@ class Source(base.Source):
             if judging:
                 name, again = first(name, row["query_id"], row["text"], split)
             nothing = self.paired and isinstance(row["text"], str) and not row["text"].strip()
-            yield _Row(name, again, row, None if nothing else self._ours(split), place)
+            yield _Row(name, again, row, None if nothing else self._named_split(split), place)
 
     def _pairs(self) -> Iterator[Judgement | Bad]:
         """Yield a judgement for each row of pairs."""
@@ -203,15 +203,15 @@ class Source(base.Source):
     def _qrels(self) -> Iterator[Judgement | Bad]:
         """Yield the rows of a table of qrels."""
         splits: dict[str, str] | None = None
-        needed = ["query_id", "doc_id", *(["relevance"] if self.graded else [])]
-        for row, place in self._rows("qrels", needed, ["split"]):
+        required = ["query_id", "doc_id", *(["relevance"] if self.graded else [])]
+        for row, place in self._rows("qrels", required, ["split"]):
             split = row["split"] or self.split
             if split is None:
                 splits = self._splits_of_queries() if splits is None else splits
                 if not splits:
                     raise UserError(f"{place}: {NO_SPLIT}")
                 split = splits.get(self.id_in_form(str(row["query_id"])), UNJUDGED)
-            record = _Row(row["query_id"], False, row, self._ours(split), place)
+            record = _Row(row["query_id"], False, row, self._named_split(split), place)
             if record.split is not None:
                 yield self._judgement(record, row["doc_id"], self.graded)
 
@@ -229,10 +229,10 @@ class Source(base.Source):
             relevance = self.grades.get(relevance.strip(), relevance)
         return judgement(record.name, doc_id, relevance, record.split or "", record.place)
 
-    def _ours(self, split: Any) -> Any:
+    def _named_split(self, split: Any) -> Any:
         """Return our name of a split, None for a split that is not read."""
-        ours = {theirs: ours for ours, theirs in base.chosen(self.splits, []).items()}
-        return split if self.splits is None else ours.get(str(split))
+        splits = {name: key for key, name in base.chosen(self.splits, []).items()}
+        return split if self.splits is None else splits.get(str(split))
 
     def _has(self, role: Role, column: str) -> bool:
         """Say whether a table has one of our columns, by its declared name or ours."""
@@ -251,13 +251,13 @@ class Source(base.Source):
         return files
 
     def _rows(
-        self, role: Role, needed: list[str], optional: list[str], names: dict[str, str | None] | None = None
+        self, role: Role, required: list[str], optional: list[str], names: dict[str, str | None] | None = None
     ) -> Iterator[tuple[dict[str, Any], str]]:
         """Yield a table's rows with our names of columns. Raise UserError if a declared table or split has none."""
         names = getattr(self.columns, role) if names is None else names
         files, count = self._files(role), Counter[str | None]()
         for path, split in files:
-            for row, place in read_columns(path, needed, optional, names, blank=self.paired):
+            for row, place in read_columns(path, required, optional, names, blank=self.paired):
                 count[split] += 1
                 row["file"] = path
                 if role != "documents":

@@ -46,8 +46,8 @@ class Source(training_groups.GroupSource):
         """Return a row of either layout."""
         older = row.get("positive_passages") is not None
         if older != (self.corpus is None):
-            how = "rows with passages need no corpus; accepted: corpus: null"
-            return Bad("wrong columns", place, how if older else "rows with ids of passages need the key `corpus`")
+            problem = "rows with passages need no corpus; accepted: corpus: null"
+            return Bad("wrong columns", place, problem if older else "rows with ids of passages need the key `corpus`")
         ending, text = ("passages", "query") if older else ("document_ids", "query_text")
         keys = [f"{side}_{ending}" for side in SIDES]
         if wrong := [key for key in keys if not isinstance(row.get(key), list | None)]:
@@ -83,7 +83,7 @@ def write_groups(records: Iterable[Given], folder: Path, name: str) -> Path:
             for passage, score in zip(both, record.teacher or [], strict=False):
                 passage["score"] = score
             sides = zip(SIDES, divided(record), strict=True)
-            lists = {f"{side}_passages": [both[at] for at in places] for side, places in sides}
+            lists = {f"{side}_passages": [both[place] for place in places] for side, places in sides}
             _write(file, {"query_id": record.query_id, "query": record.query, **lists})
     return path
 
@@ -100,7 +100,7 @@ def write_groups_and_corpus(records: Iterable[Given], folder: Path, name: str) -
                     text = document_text(passage["title"], passage["text"])
                     _write(corpus_file, {"docid": passage["docid"], "text": text})
             sides = zip(SIDES, divided(record), strict=True)
-            ids = {f"{side}_document_ids": [record.doc_ids[at] for at in places] for side, places in sides}
+            ids = {f"{side}_document_ids": [record.doc_ids[place] for place in places] for side, places in sides}
             _write(file, {"query_id": record.query_id, "query_text": record.query, **ids})
     return path
 

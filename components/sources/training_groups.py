@@ -151,8 +151,8 @@ def scores(values: Iterable[Any], place: str) -> list[float] | Bad:
 
 def divided(record: Given) -> tuple[list[int], list[int]]:
     """Return the positions of a record's positives and negatives."""
-    positives = [at for at, target in enumerate(record.targets) if target > 0]
-    return positives, [at for at, target in enumerate(record.targets) if target <= 0]
+    positives = [place for place, target in enumerate(record.targets) if target > 0]
+    return positives, [place for place, target in enumerate(record.targets) if target <= 0]
 
 
 def passages(record: Given) -> list[str]:

@@ -60,7 +60,7 @@ class Source(labelled.LabelledSource):
         fitting_names = (name for name in names if name.startswith(before) and name.endswith(after))
         present = sorted(name[len(before) : -len(after) or None] for name in fitting_names)
         chosen = base.chosen(self.splits, present)
-        return {ours: plain_or_gz(pattern.parent / f"{before}{theirs}{after}") for ours, theirs in chosen.items()}
+        return {split: plain_or_gz(pattern.parent / f"{before}{text}{after}") for split, text in chosen.items()}
 
 
 def _rows(path: Path, split: str) -> Iterator[labelled.Labelled | Bad]:

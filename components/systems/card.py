@@ -1,4 +1,4 @@
-"""Writes a system's README.md: what it is, what it was measured on, and how it is used."""
+"""Model card of a system, its README.md: stages, measures and use."""
 
 from typing import NamedTuple
 
@@ -18,10 +18,10 @@ CARD = "README.md"
 
 
 class Measured(NamedTuple):
-    """Where a system comes from."""
+    """Origin and measures of a system."""
 
     command: str
-    """What trained and measured it."""
+    """Command that trained and measured the system."""
     date: str
     commit: str | None
     collection: str
@@ -31,16 +31,16 @@ class Measured(NamedTuple):
     sampled: bool
     """Whether the queries are a sample of the split's."""
     note: str
-    """What is known of the start model's training data."""
+    """Facts about the start model's training data."""
     read: list[str]
-    """The collections that its models were trained on in the run; none where none was trained."""
+    """Collections that its models were trained on in the run. Empty if none was trained."""
     compared: str
-    """How it compares with the best system without training, in words; empty where it was not compared."""
+    """Comparison with the best system without training, in words. Empty if there was no comparison."""
 
 
 def card(config: SystemConfig, measured: Measured) -> str:
-    """The text."""
-    at = f" at commit {measured.commit[:12]}" if measured.commit else ""
+    """Write the card."""
+    commit = f" at commit {measured.commit[:12]}" if measured.commit else ""
     queries = f"{max((row.queries for row in measured.rows), default=0):,} queries"
     queries = f"a sample of {queries}" if measured.sampled else queries
     further = f" Further training was on {listing(measured.read)}." if measured.read else ""
@@ -53,7 +53,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "",
         "## Measures",
         "",
-        f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{at}.",
+        f"On {queries} of the split {measured.split}; {measured.date}, by `{measured.command}`{commit}.",
         "",
         "| measure | value | 95 % interval |",
         "|---|---|---|",
@@ -81,7 +81,7 @@ def card(config: SystemConfig, measured: Measured) -> str:
         "",
         "| file | what it is |",
         "|---|---|",
-        *(f"| `{name}` | {what} |" for name, what in _files(config).items()),
+        *(f"| `{name}` | {description} |" for name, description in _files(config).items()),
         "",
     ]
     head = metadata("system", [], config.name, [Measures(measured.collection, measured.split, measured.rows)])

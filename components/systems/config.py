@@ -24,11 +24,11 @@ DOCUMENTS = "documents.jsonl"
 """The documents as BEIR's `corpus.jsonl` has them, in the order of the dense index's rows."""
 VERSION = 2
 AGAIN = "export the system again"
-"""What to do about a folder that is not as it was exported."""
+"""Advice for a folder that differs from the export."""
 
 
 class StageConfig(Config):
-    """What stages of all kinds have."""
+    """Base of all stages."""
 
     @property
     def inputs(self) -> list[str]:
@@ -165,14 +165,14 @@ class SystemConfig(Config):
     def _fits_together(self) -> Self:
         for name, stage in self.stages.items():
             earlier = list(self.stages)[: list(self.stages).index(name)]
-            for needed in stage.inputs:
-                if needed not in earlier:
-                    raise ValueError(f"stages.{name}: it reads {needed!r}; accepted: {listing(earlier)}")
+            for source in stage.inputs:
+                if source not in earlier:
+                    raise ValueError(f"stages.{name}: it reads {source!r}; accepted: {listing(earlier)}")
             if isinstance(stage, NeighboursStage) and not isinstance(self.stages[stage.of], DenseStage):
                 raise ValueError(f"stages.{name}.of: {stage.of!r} has no vectors; accepted: a dense stage")
             if isinstance(stage, FusedStage):
                 stage.weights(len(stage.of))
-        read = {needed for stage in self.stages.values() for needed in stage.inputs}
+        read = {source for stage in self.stages.values() for source in stage.inputs}
         if unread := [name for name in list(self.stages)[:-1] if name not in read]:
             raise ValueError(f"stages: no stage reads {listing(unread)}; accepted: without it, or as the last one")
         return self
@@ -202,13 +202,13 @@ class SystemConfig(Config):
         return sum(isinstance(stage, FIRST) for stage in self.stages.values()) == 1
 
     def check_k(self, k: int, key: str = "k") -> None:
-        """UserError, naming `key`, unless the system can rank `k` documents."""
+        """Raise UserError, naming `key`, if the system cannot rank `k` documents."""
         if not 1 <= k <= self.limit:
-            what = "the size of the collection" if self.limit == self.documents else "all that the system ranks"
-            raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {what}")
+            reason = "the size of the collection" if self.limit == self.documents else "all that the system ranks"
+            raise UserError(f"{key}: got {k} documents for a query; accepted: 1 to {self.limit}, {reason}")
 
     def length(self, name: str, k: int) -> int:
-        """Number of documents that a searching stage must list so that the system can rank `k`."""
+        """Return the number of documents that a searching stage must list so that the system can rank `k`."""
         stage = self.stages[name]
         assert isinstance(stage, FIRST)
         if not self.has_one_list:
@@ -225,7 +225,7 @@ class SystemConfig(Config):
         return any(isinstance(stage, NeighboursStage) and stage.of == name for stage in self.stages.values())
 
     def of_kind(self, *kinds: type[Config]) -> Iterator[tuple[str, Config]]:
-        """Names and descriptions of the stages of some kinds, in order."""
+        """List the names and descriptions of the stages of some kinds, in order."""
         return ((name, stage) for name, stage in self.stages.items() if isinstance(stage, kinds))
 
     @property
@@ -235,8 +235,7 @@ class SystemConfig(Config):
 
 
 def read(folder: Path) -> SystemConfig:
-    """The description of the system in a folder; UserError for a folder that is none, that lacks a part,
-    or whose models are cut."""
+    """Read the description of a system in a folder. UserError if the folder is no complete system."""
     path = folder / SYSTEM
     if not path.exists():
         inside = folder / FOLDER

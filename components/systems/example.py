@@ -170,13 +170,13 @@ print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep
 def example(config: SystemConfig) -> str:
     """Write the program."""
     java = JAVA if any(config.of_kind(LexicalStage)) else ""
-    stages = [STAGE + _lines(config, stage) for stage in config.stages.values()]
+    stages = [STAGE + _lines(stage) for stage in config.stages.values()]
     named = [text.replace("NAME", name) for name, text in zip(config.stages, stages, strict=True)]
     return "".join([_about(config), _imports(config), java, DATA, *named, PRINTED.replace("ANSWER", config.answer)])
 
 
-def _lines(config: SystemConfig, stage: Stage) -> str:
-    """Lines that compute a stage's scores."""
+def _lines(stage: Stage) -> str:
+    """Return the lines that compute a stage's scores."""
     if isinstance(stage, LexicalStage):
         return _words(stage)
     if isinstance(stage, DenseStage):
@@ -233,7 +233,7 @@ def _words(stage: LexicalStage) -> str:
         lines += ANY_LANGUAGE
     elif analysis != type(analysis)():
         stemmer, stopwords = analysis.stemmer, analysis.drop_stopwords
-        how = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
+        options = f"stemming={stemmer != 'none'}, stemmer={stemmer!r}, stopwords={stopwords}"
         lines += "from pyserini.analysis import get_lucene_analyzer\n"
-        lines += f"searcher.set_analyzer(get_lucene_analyzer({how}))\n"
+        lines += f"searcher.set_analyzer(get_lucene_analyzer({options}))\n"
     return lines + (RM3 if stage.rm3 is not None else "") + WORDS

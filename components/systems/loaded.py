@@ -16,7 +16,7 @@ from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.systems.config import LexicalStage, NeighboursStage
 from sparring.components.systems.documents import Documents
 
-Found = list[tuple[str, float]]
+Ranking = list[tuple[str, float]]
 """What a query has found: documents' ids with scores, best first."""
 
 Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
@@ -46,12 +46,12 @@ class BM25:
         """Wait until the index is open; Damaged where it cannot be."""
         self._searcher.result()
 
-    def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Callable[[], list[Found]]:
+    def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Callable[[], list[Ranking]]:
         """Begin to search; what is returned waits for the lists. `without` has for each query the document that is left
         out, if any."""
         return self._java.submit(self._found, texts, k, without).result
 
-    def _found(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Found]:
+    def _found(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Ranking]:
         answers = self._searcher.result().search(texts, k + any(one is not None for one in without))
         lists = [zip(hits.doc_ids.to_pylist(), hits.scores.tolist(), strict=True) for hits in answers]
         return [[hit for hit in found if hit[0] != own][:k] for found, own in zip(lists, without, strict=True)]
@@ -98,7 +98,7 @@ class LoadedRetriever:
         reranking by neighbours."""
         self.encode, self._nearest, self._documents, self._vectors = encoder, nearest, documents, vectors
 
-    def search(self, queries: Any, k: int, without: Sequence[str | None]) -> list[Found]:
+    def search(self, queries: Any, k: int, without: Sequence[str | None]) -> list[Ranking]:
         """Find the k documents with the highest scores for each encoded query, equal ones in order of id. `without`
         names for each query a document to leave out, or None."""
         places = [None if doc_id is None else self._documents.place(doc_id) for doc_id in without]
@@ -111,7 +111,7 @@ class LoadedRetriever:
             rankings.append(list(zip(ids, topk.scores_of(keys).tolist(), strict=True)))
         return rankings
 
-    def by_neighbours(self, query: np.ndarray, ranking: Found, config: NeighboursStage) -> Found:
+    def by_neighbours(self, query: np.ndarray, ranking: Ranking, config: NeighboursStage) -> Ranking:
         """Rerank the first documents of a query's ranking by their neighbours among one another."""
         assert self._vectors is not None
         ids = [doc_id for doc_id, _ in ranking[: config.context]]
@@ -133,7 +133,7 @@ def similarities(query: np.ndarray, documents: np.ndarray, config: NeighboursSta
         return shared_by_copies(scores(asked, found, config)[0].numpy(), documents)
 
 
-def reordered(found: Found, first: Found) -> Found:
+def reordered(found: Ranking, first: Ranking) -> Ranking:
     """A list whose first documents have a new order, with new scores: the others follow, with scores below these.
 
     >>> reordered([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("b", 5.0), ("a", 4.0)])

@@ -26,7 +26,7 @@ from sparring.components.systems.config import (
     SystemConfig,
 )
 from sparring.components.systems.documents import Documents, InMemory
-from sparring.components.systems.loaded import BM25, Found, LoadedEncoder, LoadedRetriever, PairScorer, reordered
+from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, Ranking, reordered
 
 QUERY_CHARACTERS = 4_000
 """Of one query: no model reads so much of it."""
@@ -208,12 +208,12 @@ class LoadedSystem:
 
     def _rankings(
         self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
-    ) -> tuple[dict[str, list[Found]], dict[str, list[Found]]]:
+    ) -> tuple[dict[str, list[Ranking]], dict[str, list[Ranking]]]:
         """Each stage's rankings, and the scores that it gave itself: those of a ranker are of the first documents
         alone. Java searches while the retrievers do."""
         config = self.config
         waiting = {name: part(texts, config.length(name, k), without) for name, part in self._lexical.items()}
-        rankings, vectors = dict[str, list[Found]](), dict[str, np.ndarray]()
+        rankings, vectors = dict[str, list[Ranking]](), dict[str, np.ndarray]()
         for name, retriever in self._dense.items():
             with spent.of("encode"):
                 vectors[name] = retriever.encode(texts)
@@ -239,8 +239,8 @@ class LoadedSystem:
         return rankings, scores
 
     def _scored(
-        self, texts: Sequence[str], rankings: list[Found], ranker: PairScorer, depth: int, spent: Seconds
-    ) -> list[Found]:
+        self, texts: Sequence[str], rankings: list[Ranking], ranker: PairScorer, depth: int, spent: Seconds
+    ) -> list[Ranking]:
         """The ranker's scores of each query's first documents, which stay in their order."""
         first = [[doc_id for doc_id, _ in found[:depth]] for found in rankings]
         with spent.of("text"):
@@ -282,15 +282,17 @@ def _checked(texts: str | Sequence[str], what: str) -> list[str]:
     return found
 
 
-def _fused(stage: FusedStage, rankings: Mapping[str, list[Found]], config: SystemConfig, queries: int) -> list[Found]:
+def _fused(
+    stage: FusedStage, rankings: Mapping[str, list[Ranking]], config: SystemConfig, queries: int
+) -> list[Ranking]:
     """Fuse the rankings of several stages."""
     lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], LexicalStage)]
     return _as_lists(fuse([as_ranking(rankings[name]) for name in stage.of], stage, lexical=lexical), queries)
 
 
 def _reordered(
-    stage: RankerStage, scored: list[Found], rankings: Mapping[str, list[Found]], config: SystemConfig
-) -> list[Found]:
+    stage: RankerStage, scored: list[Ranking], rankings: Mapping[str, list[Ranking]], config: SystemConfig
+) -> list[Ranking]:
     """Put each query's first documents in the order of the ranker's scores, or of the weighted sums. The remaining
     documents follow, with lower scores."""
     final = []
@@ -312,7 +314,7 @@ def _reordered(
 class Prior(NamedTuple):
     """A query's ranking whose scores are added to a ranker's."""
 
-    ranking: Found
+    ranking: Ranking
     weight: float
     lexical_k: int | None
     """For BM25, the number of documents that were requested."""
@@ -325,7 +327,7 @@ class Prior(NamedTuple):
         return 0.0 if complete else min((score for _, score in self.ranking), default=0.0)
 
 
-def weighted(scored: Found, weight: float, priors: Sequence[Prior]) -> Found:
+def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking:
     """Add the weighted scores of priors to a ranker's.
 
     >>> priors = [Prior([("a", 0.5)], 2, None), Prior([("b", 8.0)], 0.5, lexical_k=2)]
@@ -339,7 +341,7 @@ def weighted(scored: Found, weight: float, priors: Sequence[Prior]) -> Found:
     ]
 
 
-def as_ranking(lists: Sequence[Found]) -> pa.Table:
+def as_ranking(lists: Sequence[Ranking]) -> pa.Table:
     """Lists as one ranking, whose queries are called by their numbers."""
     rows = [
         (str(query), doc_id, rank, score)
@@ -351,9 +353,9 @@ def as_ranking(lists: Sequence[Found]) -> pa.Table:
     return pa.table(arrays, schema=RANKING)
 
 
-def _as_lists(ranking: pa.Table, queries: int) -> list[Found]:
+def _as_lists(ranking: pa.Table, queries: int) -> list[Ranking]:
     """The lists of a ranking that `as_ranking` made."""
-    lists: list[Found] = [[] for _ in range(queries)]
+    lists: list[Ranking] = [[] for _ in range(queries)]
     columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "score"))
     for query, doc_id, score in zip(*columns, strict=True):
         lists[int(query)].append((doc_id, score))

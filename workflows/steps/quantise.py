@@ -13,7 +13,7 @@ from sparring.components.files import read_json, remove, save_array, write_json
 from sparring.components.neighbours.reranking import Reranking
 from sparring.components.retrieval import quantised
 from sparring.components.retrieval.kind import DEFAULT
-from sparring.components.retrieval.quantised import Kind, Smaller
+from sparring.components.retrieval.quantised import Kind, Quantiser
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_rows, map_shards
 from sparring.workflows.store.dag import Description
@@ -38,7 +38,7 @@ def smaller_vectors(
     made: the dimensions, and for int8 the distances, which are those of the whole collection."""
     shards = document_shards(vectors)
     settings = read_json(retriever / "model" / MODEL_CONFIG)
-    quantiser = Smaller.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
+    quantiser = Quantiser.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")
     quantiser.save(out)
     names = read_json(vectors / SHARDS)
     work = [Shard(name, len(shard), {"file": name}) for name, shard in zip(names, shards, strict=True)]

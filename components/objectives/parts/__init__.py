@@ -1,1 +1,1 @@
-"""What several objectives have in common."""
+"""Parts that objectives share."""

@@ -18,26 +18,25 @@ def check_training(
     dev_taught: bool = True,
     dimensions: int | None = None,
 ) -> None:
-    """Check a training by the declarations of its objective and its losses, and by its groups.
+    """Check a training against the declarations of its objective and losses, and against its groups.
 
-    `taught` says whether the groups have a teacher's scores, `dev_taught` whether those that it is validated on have
-    them, `dimensions` how many numbers a vector has, where that is known. ValueError for a view or a validation measure
-    that the objective does not have, for a loss that needs scores which its view does not have, and for more dimensions
-    than there are.
+    `taught` says whether the training groups have a teacher's scores, `dev_taught` whether the validation groups do.
+    `dimensions` is the length of a vector, if known. Raise ValueError for an undeclared view or validation measure, for
+    scores that a loss needs and its view lacks, and for too many dimensions.
     """
     views, look = declared(objective, "views"), config.validate_on_dev
     prefixes, kinds = declared(objective, "prefixes") or (), declared(objective, "scores_of") or {}
-    own = "." in objective  # the user's, of which only what it declares is known
+    is_custom = "." in objective  # only its declarations can be checked
     for term in config.losses:
         if views is not None and term.over not in views:
             raise ValueError(
                 f"{label}: losses: over: {term.over!r}; the objective {objective} accepts {listing(views)}"
             )
-        there = kinds.get(term.over, None if own else CANDIDATES)
-        if there is not None and term.needs.of != there:
+        kind = kinds.get(term.over, None if is_custom else CANDIDATES)
+        if kind is not None and term.needs.of != kind:
             raise ValueError(
                 f"{label}: losses: {term.function} reads scores of {term.needs.of}, and `over: {term.over}` of the "
-                f"objective {objective} has scores of {there}. Use a loss for these, such as {losses_for(there)[0]}."
+                f"objective {objective} has scores of {kind}. Use a loss for these, such as {losses_for(kind)[0]}."
             )
         if term.dimensions is not None and views is not None and term.over not in prefixes:
             raise ValueError(
@@ -50,37 +49,37 @@ def check_training(
                 f"{label}: losses: dimensions: {longest}: the retriever's vectors have {dimensions}; "
                 "accepted: at most these"
             )
-        if not own:
+        if not is_custom:
             _check_scores(term, objective, label, taught=taught)
     measures = [*(declared(objective, "measures") or ()), "loss"]
     if look is not None and look.measure not in measures:
         raise ValueError(f"{label}: validate_on_dev: measure: {look.measure!r}; accepted: {listing(measures)}")
     if look is not None and look.measure == "loss" and not dev_taught:
-        loss = next((one.function for one in config.losses if one.over != PASSES and one.needs.teacher), None)
-        if loss is not None:
+        name = next((loss.function for loss in config.losses if loss.over != PASSES and loss.needs.teacher), None)
+        if name is not None:
             measures.remove("loss")
             raise ValueError(
-                f"{label}: validate_on_dev: measure: loss: {loss} reads a teacher's scores, and the groups of "
+                f"{label}: validate_on_dev: measure: loss: {name} reads a teacher's scores, and the groups of "
                 f"{look.split} have none. Use one of these measures: {listing(measures)}."
             )
 
 
 def _check_scores(term: LossTerm, objective: str, label: str, *, taught: bool) -> None:
-    """ValueError if a loss needs a part of the scores that its view in one of our objectives does not have."""
+    """Raise ValueError if a loss needs scores that its view in a built-in objective does not have."""
     views, joined = declared(objective, "views") or (), declared(objective, "blocks") or ()
     where = f"`over: {term.over}` of the objective {objective}"
     if term.over != PASSES and not (taught and term.over == GROUP) and term.needs.teacher:
         passes = f", or `over: {PASSES}`, whose teacher is the second pass" if PASSES in views else ""
         if taught and GROUP in views:
-            there = f"{where} has none. Use `over: {GROUP}`: a teacher has scored each query's own candidates."
+            reason = f"{where} has none. Use `over: {GROUP}`: a teacher has scored each query's own candidates."
         elif GROUP in views:
-            there = (
+            reason = (
                 "these groups have none. Use a loss over targets, a recipe whose ranker scores the groups (ar2, "
                 f"simlm), or, if the collection's source has scores, `given: scores`{passes}."
             )
         else:
-            there = f"{where} has none. Use a loss without a teacher."
-        raise ValueError(f"{label}: losses: {term.function} reads a teacher's scores, and {there}")
+            reason = f"{where} has none. Use a loss without a teacher."
+        raise ValueError(f"{label}: losses: {term.function} reads a teacher's scores, and {reason}")
     if term.over not in joined and term.needs_blocks:
         use = f"Use `over: {listing(joined)}`" if joined else "Use another loss"
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a config says of pre-training on documents. Apart from the objectives, which import torch."""
+"""Configs of pre-training on documents. They are apart from the objectives, which import torch."""
 
 from typing import Literal, Self
 
@@ -9,7 +9,7 @@ from sparring.components.models.configs import DualEncoderConfig
 
 
 class MaskConfig(Config):
-    """Which tokens of a text are masked."""
+    """Masking of a text's tokens."""
 
     unit: Literal["words", "tokens"] = "words"
     """What is masked as a whole. `words` needs a WordPiece tokenizer; `tokens` takes each token by itself."""
@@ -20,7 +20,7 @@ class MaskConfig(Config):
 
 
 class TokenPredictionConfig(MaskConfig):
-    """Which tokens of a text are masked, and how predictions are averaged."""
+    """Masking of a text's tokens, and averaging of predictions."""
 
     average: Literal["texts", "tokens"] = "texts"
     """What counts alike. `texts`: the mean over a text's tokens, then over texts (Wang et al., 2023, Eq. 2). `tokens`:
@@ -73,7 +73,7 @@ class BottleneckConfig(TokenPredictionConfig):
         return self.task != "masked"
 
     def unmasked(self, view: str) -> str:
-        """What is wrong with a loss over a view where nothing is predicted; empty where something is."""
+        """Describe why a loss over a view without predictions is wrong. Return "" if the view has predictions."""
         rate = {"encoder": self.encoder_rate, "decoder": self.decoder_rate}.get(view)
         if self.task == "masked" and rate == 0:
             return f"over: {view}: nothing is masked there; accepted: a higher {view}_rate"
@@ -227,11 +227,11 @@ class DifferenceConfig(EditConfig):
 
 
 def not_one_encoder(retriever: DualEncoderConfig) -> str:
-    """What of a retriever an encoder of sentences does not have, in words; empty where it is one."""
+    """Describe why a retriever is no encoder of sentences. Return "" if it is one."""
     for key, accepted in {"towers": "shared", "projection": None}.items():
-        if (got := getattr(retriever, key)) not in (None, accepted):  # null is what the model has
+        if (value := getattr(retriever, key)) not in (None, accepted):  # null is what the model has
             return (
-                f"{key}: {got}: one encoder of sentences is trained, without a projection; accepted: "
+                f"{key}: {value}: one encoder of sentences is trained, without a projection; accepted: "
                 f"{accepted or 'null'}"
             )
     return ""

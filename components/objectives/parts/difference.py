@@ -64,17 +64,17 @@ class DifferencePrediction(nn.Module):
         return edits._replace(mask=within.long().repeat(len(edits.mask), 1))
 
     def operations(self, edits: Edits) -> float:
-        """Of the discriminator's layers; the generator's and the head's are left out."""
+        """Count the operations of the discriminator's layers, without the generator and the head."""
         return self._products.training_operations(edits.attention.sum(-1).numpy())
 
     def predicted(self, edits: Edits) -> Tensor:
-        """(N, L) where something is predicted."""
+        """Return (N, L) True at predicted tokens."""
         if self.config.task == "masked":
             return edits.masked
         return edits.mask.bool() if self.config.places == "all" else edits.text
 
     def likelihoods(self, owner: Objective, edits: Edits, vectors: Tensor) -> Tensor:
-        """(N, L) log-probabilities given the vectors (V, h) of the texts; 0 where nothing is predicted."""
+        """Compute (N, L) log-probabilities, given vectors (V, h) of the texts. Tokens that are not predicted have 0."""
         width = edits.ids.shape[1]
 
         def found(part: Edits) -> Tensor:
@@ -86,5 +86,5 @@ class DifferencePrediction(nn.Module):
         return owner.in_chunks(found, self.editing.edit(owner, edits))
 
     def scores(self, likelihoods: Tensor, edits: Edits) -> Scores:
-        """What a loss sees of log-probabilities (N, L)."""
+        """Make scores of log-probabilities (N, L)."""
         return token_scores(likelihoods, self.predicted(edits), self.config.average)

@@ -38,8 +38,8 @@ class Edits(NamedTuple):
     """(N, L) tokens that are masked to be replaced."""
     marked: Tensor
     """(N, L) inserted tokens, and those before which one was taken out."""
-    asked: Tensor
-    """(N, L) where the generator is asked for a token."""
+    replaceable: Tensor
+    """(N, L) places where the generator chooses a token."""
     read: Tensor
     """(N, L) what the generator reads."""
     draws: Tensor
@@ -86,7 +86,7 @@ class Editing:
             owner.add_frozen(GENERATOR, load_generator(generator, owner.inputs.model, tokens))
 
     def collate(self, texts: Batch, draws: Draws) -> Edits:
-        """Texts with what is to be edited in them."""
+        """Draw the edits of texts, and apply all but the generator's."""
         start, end = len(self.template.before), len(self.template.after)
         text = self.template.text_positions(texts)
         kinds = self._kinds(draws)
@@ -102,10 +102,10 @@ class Editing:
         inserted = lowest(draws("insert", len(place)), within, insertions)
 
         def moved(values: Tensor, elsewhere: int) -> Tensor:
-            """(N, L) values of the kept tokens, in their order, around what is inserted."""
-            found = torch.full(attention.shape, elsewhere, dtype=values.dtype)
-            found[attention & ~inserted] = values[kept]
-            return found
+            """Spread (N, L) values of the kept tokens, in order, around the inserted tokens."""
+            spread = torch.full(attention.shape, elsewhere, dtype=values.dtype)
+            spread[attention & ~inserted] = values[kept]
+            return spread
 
         assert self.template.mask is not None
         ids = moved(texts.ids, self.template.pad).masked_fill(inserted, self.template.mask)
@@ -121,14 +121,14 @@ class Editing:
             within,
             masked,
             marked=moved(functional.pad(deleted, (1, 0))[:, :-1], 0) | inserted,
-            asked=(attention & (place > 0) & replaced if everywhere else masked) | inserted,
+            replaceable=(attention & (place > 0) & replaced if everywhere else masked) | inserted,
             read=read,
             draws=drawn,
             edited=None if self.config.generates else read,
         )
 
     def edit(self, owner: Objective, edits: Edits) -> Edits:
-        """The texts as the generator edits them."""
+        """Return the texts with the generator's replacements."""
         if edits.edited is not None:
             return edits
         generator, width = owner.frozen(GENERATOR), edits.ids.shape[1]
@@ -136,36 +136,36 @@ class Editing:
 
         def edited(part: Edits) -> Tensor:
             if self.config.replaced_by == "samples":
-                found = generator.sampled(part.read, part.attention, part.asked, part.draws)
+                replacements = generator.sampled(part.read, part.attention, part.replaceable, part.draws)
             else:
-                found = generator.best(part.read, part.attention, part.asked)
-            return functional.pad(found, (0, width - found.shape[1]), value=self.template.pad)
+                replacements = generator.best(part.read, part.attention, part.replaceable)
+            return functional.pad(replacements, (0, width - replacements.shape[1]), value=self.template.pad)
 
         with torch.no_grad():
             return edits._replace(edited=owner.in_chunks(edited, edits))
 
     def _kinds(self, draws: Draws) -> dict[Edit, Tensor]:
-        """By kind of edit, (N,) which texts are edited so."""
+        """Choose the edited texts of each kind of edit: (N,)."""
         kinds = self.config.edits
         drawn = torch.from_numpy(draws("kind", 1)[:, 0] * len(kinds)).long()
         return {kind: drawn == number for number, kind in enumerate(kinds)}
 
     def _counts(self, lengths: Tensor, kinds: dict[Edit, Tensor]) -> tuple[Tensor, Tensor]:
-        """(N,) how many tokens of texts with `lengths` (N,) are taken out, and how many are put in."""
+        """Return (N,) numbers of deleted and of inserted tokens, for texts with `lengths` (N,)."""
         none = torch.zeros_like(lengths, dtype=torch.bool)
         rates: dict[Edit, float] = {"delete": self.config.deletion_rate, "insert": self.config.insertion_rate}
         out, put = ((lengths.double() * rate).round().long() * kinds.get(kind, none) for kind, rate in rates.items())
         return out.minimum((lengths - 1).clamp_min(0)), put
 
     def _masked(self, texts: Batch, draws: Draws) -> Tensor:
-        """(N, L) tokens that are masked."""
+        """Return (N, L) True at masked tokens."""
         width, rate = texts.ids.shape[1], self.config.rate
         drawn = draws("mask", width), draws("further mask", width)
-        return self._masking.masks(texts, drawn, (rate, rate), of=self.config.rate_of)[0]
+        return self._masking.masks(texts, drawn, (rate, rate), rate_of=self.config.rate_of)[0]
 
 
 def lowest(draws: np.ndarray, where: Tensor, counts: Tensor) -> Tensor:
-    """(N, L) the places of `where` (N, L) with the `counts` (N,) lowest numbers of `draws` (N, L).
+    """Choose (N, L) the places of `where` (N, L) with the `counts` (N,) lowest numbers of `draws` (N, L).
 
     >>> lowest(np.array([[0.1, 0.7, 0.5]]), torch.tensor([[False, True, True]]), torch.tensor([1])).long()
     tensor([[0, 0, 1]])

@@ -56,18 +56,18 @@ class RatedPairs(Objective):
         self._ratings = examples["score"].to_numpy()
 
     def rows(self) -> int:
-        """How many pairs there are."""
+        """Return the number of pairs."""
         return len(self._ratings)
 
     def collate(self, visits: list[Visit]) -> RatedBatch:
-        """The batch of some pairs."""
+        """Collate pairs into a batch."""
         rows = np.asarray([visit.row for visit in visits])
         limit = self.model.max_tokens("document")
         texts = self._store.template.texts(self._store.documents, self._pairs[:, rows].reshape(-1), limit)
         return RatedBatch(texts, torch.from_numpy(self._ratings[rows]))
 
     def encode(self, batch: RatedBatch) -> Tensor:
-        """(2N, d) vectors."""
+        """Encode the texts as (2N, d) vectors."""
         cut = self.model.config.truncate
         return self.in_chunks(lambda part: self.model.pooled(part, "document"), batch.texts)[:, :cut]
 
@@ -76,11 +76,11 @@ class RatedPairs(Objective):
         return {}
 
     def judge(self, representations: Tensor, batch: RatedBatch) -> dict[str, Tensor]:
-        """(N,) cosines and ratings."""
+        """Return (N,) cosines and ratings."""
         first, second = representations.double().chunk(2)
         return {"cosine": functional.cosine_similarity(first, second), "rating": batch.ratings}
 
     def summarise(self, values: dict[str, list[float]]) -> dict[str, float]:
-        """`Spearman` over all pairs."""
-        found = spearman(equal_as_one(np.asarray(values["cosine"])), np.asarray(values["rating"]))
-        return {"Spearman": round(found.value, DIGITS)}
+        """Compute `Spearman` over all pairs."""
+        correlation = spearman(equal_as_one(np.asarray(values["cosine"])), np.asarray(values["rating"]))
+        return {"Spearman": round(correlation.value, DIGITS)}

@@ -1,4 +1,4 @@
-"""What objectives that mask or replace tokens have in common: masks, the generator, and losses over tokens."""
+"""Base of objectives that mask or replace tokens: masks, the generator, and losses over tokens."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sparring.components.objectives.parts.config import MaskConfig
 from sparring.components.scores import Scores
 
 GENERATOR = "generator"
-"""What the generator is called among an objective's frozen models."""
+"""Name of the generator among an objective's frozen models."""
 
 
 class Masking:
-    """Which tokens of texts are masked, and what masked tokens become."""
+    """Choice of masked tokens, and their replacement."""
 
     def __init__(self, config: MaskConfig, model: Path, template: Template) -> None:
         self.config, self.template = config, template
@@ -39,46 +39,46 @@ class Masking:
         draws: tuple[np.ndarray, np.ndarray],
         rates: tuple[float, float],
         *,
-        of: Literal["text", "all"] = "all",
+        rate_of: Literal["text", "all"] = "all",
     ) -> tuple[Tensor, Tensor]:
-        """Two masks (N, L) over texts, of which the second contains the first. Neither has special tokens or padding.
+        """Draw two masks (N, L) over texts. The second contains the first. Special tokens and padding are never masked.
 
-        `draws` are two (N, L) random numbers from 0 to 1, and `rates` the share in either mask `of` a text's tokens or,
-        as in SimLM's public code, of these and the special ones.
+        `draws` are two (N, L) random numbers from 0 to 1. `rates` are shares of a text's tokens. With `rate_of="all"`,
+        special tokens are counted too, as in SimLM's public code.
         """
         ids = texts.ids.numpy()
         starts = np.ones_like(ids, bool) if self.starts is None else self.starts[ids]
         text = self.template.text_positions(texts)
-        lengths = (text if of == "text" else texts.mask).sum(-1)
+        lengths = (text if rate_of == "text" else texts.mask).sum(-1)
         first, second = nested_word_masks(starts, text.numpy(), draws, lengths.numpy(), rates)
         return torch.from_numpy(first), torch.from_numpy(second)
 
     def masked(self, ids: Tensor, masked: Tensor, draws: Tensor, vocabulary: int) -> Tensor:
-        """(N, L) token ids with what masked tokens become, for which each place has a random number in `draws`."""
+        """Replace masked tokens in (N, L) ids. `draws` has a random number for each place."""
         if self.config.masked_as == "mask":
             return self.with_mask_tokens(ids, masked)
         assert self.template.mask is not None
-        other = ((draws - 0.8) / 0.1 * vocabulary).long().clamp(0, vocabulary - 1)
-        become = ids.where(draws >= 0.9, other.where(draws >= 0.8, self.template.mask))
+        random_ids = ((draws - 0.8) / 0.1 * vocabulary).long().clamp(0, vocabulary - 1)
+        become = ids.where(draws >= 0.9, random_ids.where(draws >= 0.8, self.template.mask))
         return become.where(masked, ids)
 
     def with_mask_tokens(self, ids: Tensor, masked: Tensor) -> Tensor:
-        """(N, L) token ids with mask tokens where `masked`."""
+        """Replace tokens by the mask token where `masked`: (N, L)."""
         assert self.template.mask is not None
         return ids.masked_fill(masked, self.template.mask)
 
 
-def token_scores(found: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
-    """What a loss sees of log-probabilities (N, L) at the places `where`: a text a row and a token a candidate, or each
-    token as a row of its own, so that their mean is over tokens."""
+def token_scores(likelihoods: Tensor, where: Tensor, average: Literal["texts", "tokens"]) -> Scores:
+    """Make scores of log-probabilities (N, L) at the places `where`, with a text as a row and a token as a candidate.
+    If the average is over tokens, each token is a row."""
     if average == "tokens":
-        found, where = found[where].unsqueeze(1), where[where].unsqueeze(1)
-    return Scores(student=found, target=where.to(found.dtype), where=where)
+        likelihoods, where = likelihoods[where].unsqueeze(1), where[where].unsqueeze(1)
+    return Scores(student=likelihoods, target=where.to(likelihoods.dtype), where=where)
 
 
 def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageModel:
-    """The generator that replaces tokens of texts of at most `tokens` tokens. UserError if its vocabulary is another
-    than that of the retriever in the folder `model`, or it reads less."""
+    """Load the generator that replaces tokens of texts of at most `tokens` tokens. Raise UserError if its vocabulary
+    differs from that of the retriever in the folder `model`, or if it reads fewer tokens."""
     generator = _of_the_same_tokens("generator", artifact, model)
     reads = generator.config.model_copy(update={"document_tokens": tokens})
     layers.check_length(generator, reads, "document_tokens")
@@ -86,26 +86,26 @@ def load_generator(artifact: Path, model: Path, tokens: int) -> MaskedLanguageMo
 
 
 def language_model_head(encoder: Any, artifact: Path | None, model: Path) -> LanguageModelHead:
-    """A new head for an encoder, or that of another masked language model. UserError if that one's vocabulary is
-    another than that of the retriever in the folder `model`."""
+    """Return a new head for an encoder, or that of another masked language model. Raise UserError if that model's
+    vocabulary differs from that of the retriever in the folder `model`."""
     if artifact is None:
         return LanguageModelHead.new(encoder)
     return _of_the_same_tokens("head", artifact, model).head.on(encoder)
 
 
 def _of_the_same_tokens(key: str, artifact: Path, model: Path) -> MaskedLanguageModel:
-    """A masked language model that the config's `key` asks for; UserError if the retriever has other tokens."""
-    found = MaskedLanguageModel.load(artifact / "model")
+    """Load a masked language model for a config's `key`. Raise UserError if the retriever has other tokens."""
+    language_model = MaskedLanguageModel.load(artifact / "model")
     if load_tokenizer(artifact / "model").get_vocab() != load_tokenizer(model).get_vocab():
         raise UserError(
-            f"{key}: {found.config.model}: its vocabulary is another than the retriever's; accepted: one "
+            f"{key}: {language_model.config.model}: its vocabulary is another than the retriever's; accepted: one "
             "with the same tokens",
             code="other-vocabulary",
         )
-    return found
+    return language_model
 
 
 def placed(values: Tensor, where: Tensor, width: int) -> Tensor:
-    """(N, width) the values (M,) at the M places of `where` (N, L); 0 elsewhere."""
+    """Spread the values (M,) over the M places of `where` (N, L): (N, width), 0 elsewhere."""
     full = values.new_zeros(len(where), width)
     return full.masked_scatter(functional.pad(where, (0, width - where.shape[1])), values)

@@ -1,4 +1,4 @@
-"""What a retriever's batch is, and its scores: of each group by itself, and over the batch of all workers."""
+"""Batches of a retriever, and their scores: within each group, and over the batch of all workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRODUCTS = Similarity()
 
 
 def group_scores(queries: Tensor, documents: Tensor, batch: RetrieverBatch, by: Similarity = PRODUCTS) -> Scores:
-    """Each query against its own candidates; what is relevant to it without being a target does not count."""
+    """Score each query against its own candidates. Relevant documents that are no target do not count."""
     student = by.score_lists(queries, documents[batch.columns])
     relevant = (_candidate_keys(batch).unsqueeze(-1) == batch.relevant_keys.unsqueeze(1)).any(-1)
     where = batch.where & ~(relevant & (batch.target <= 0))
@@ -54,43 +54,43 @@ def batch_scores(
     duplicates: Duplicates = "mask",
     by: Similarity = PRODUCTS,
 ) -> Scores:
-    """Each query against every document of the batch, of every worker: `(Q, all documents)`.
+    """Score each query against every document of the batches of all workers: `(Q, all documents)`.
 
-    A text that several rows hold is one column; where duplicates count it has one for each row, and only the row's own
-    is its target. A document that is relevant to the query without being the target of its row does not count at all.
-    The blocks beside them follow the same rule: a text is there once, and not at all where any row that holds it is
-    the row itself, asks or says the same, or is relevant to it.
+    A text that several rows hold is one column. With duplicates, each row has its own column, which alone is its
+    target. A document that is relevant to a row's query, but not the row's target, does not count. The blocks follow
+    the same rule: a text is one column. It does not count if a row that holds it is the row itself, has the same text,
+    or is relevant to it.
     """
     whole = _whole(documents, batch)
     columns = (_of_texts if duplicates == "mask" else _of_candidates)(whole, batch)
-    own = _own(batch)
-    mine = documents[own.clamp_min(0)]
+    targeted = _targeted(batch)
+    mine = documents[targeted.clamp_min(0)]
 
     @cache
-    def rows() -> _Rows:
-        return _rows(queries, whole, own, batch)
+    def all_rows() -> _Rows:
+        return _rows(queries, whole, targeted, batch)
 
-    def block(ours: Tensor, theirs: Tensor, texts: _Texts, same: Tensor, relevant: Tensor) -> Block:
+    def block(row_vectors: Tensor, column_vectors: Tensor, texts: _Texts, same: Tensor, relevant: Tensor) -> Block:
         if duplicates == "mask":
-            where = texts.real & texts.first & ~texts.anywhere(rows().itself | same | relevant)
+            where = texts.real & texts.first & ~texts.anywhere(all_rows().itself | same | relevant)
         else:
-            where = texts.real & ~(rows().itself | (relevant & ~same))
-        return Block(by.score(ours, theirs), where)
+            where = texts.real & ~(all_rows().itself | (relevant & ~same))
+        return Block(by.score(row_vectors, column_vectors), where)
 
     # In these three a column is another row, and two rows are alike if they share what makes one a positive of the
     # other: between queries the query, else the query or the document.
 
     def query_query() -> Block:
-        them = rows()
-        return block(queries, them.queries, them.query_texts, them.same_query, torch.zeros_like(them.itself))
+        rows = all_rows()
+        return block(queries, rows.queries, rows.query_texts, rows.same_query, torch.zeros_like(rows.itself))
 
     def document_query() -> Block:
-        them = rows()
-        return block(mine, them.queries, them.query_texts, them.same_query | them.same_document, them.wants_mine)
+        rows = all_rows()
+        return block(mine, rows.queries, rows.query_texts, rows.same_query | rows.same_document, rows.wants_mine)
 
     def document_document() -> Block:
-        them = rows()
-        return block(mine, them.documents, them.document_texts, them.same_query | them.same_document, them.wanted)
+        rows = all_rows()
+        return block(mine, rows.documents, rows.document_texts, rows.same_query | rows.same_document, rows.wanted)
 
     def document_candidate() -> Block:
         return Block(by.score(mine, columns.vectors), columns.where & (columns.target <= 0))
@@ -101,7 +101,7 @@ def batch_scores(
         mined = torch.isin(whole.keys, negatives[negatives >= 0]) if duplicates == "mask" else negatives >= 0
         return Block(by.score(mine, columns.vectors), columns.where & (columns.target <= 0) & mined)
 
-    others = Blocks(
+    blocks = Blocks(
         {
             "query-query": query_query,
             "document-query": document_query,
@@ -111,11 +111,11 @@ def batch_scores(
         }
     )
     student = by.score(queries, columns.vectors)
-    return Scores(student=student, target=columns.target, where=columns.where, others=others)
+    return Scores(student=student, target=columns.target, where=columns.where, others=blocks)
 
 
 class _Texts:
-    """Which texts columns stand for, by key: a text may have several columns, and padding, whose key is -1, is none."""
+    """Texts of columns, by key. A text may have several columns. Padding has the key -1 and is no text."""
 
     def __init__(self, keys: Tensor) -> None:
         self._order = torch.argsort(keys, stable=True)
@@ -127,18 +127,18 @@ class _Texts:
         """(N,) whether a column is the first of its text."""
 
     def spread(self, wanted: Tensor, values: Tensor) -> Tensor:
-        """(R, N) values put at every column that holds the key wanted; keys that no column holds are left out."""
+        """Put values into every column that holds the wanted key: (R, N). Ignore keys that no column holds."""
         place = torch.searchsorted(self._sorted, wanted).clamp_max(len(self._sorted) - 1)
-        found = (self._sorted[place] == wanted) & (wanted >= 0)
+        present = (self._sorted[place] == wanted) & (wanted >= 0)
         spread = values.new_zeros((len(wanted), len(self._sorted)))
-        return spread.scatter_add_(1, self._order[place], values * found)[:, self._leader]
+        return spread.scatter_add_(1, self._order[place], values * present)[:, self._leader]
 
     def hold(self, wanted: Tensor) -> Tensor:
-        """(R, N) whether a column's text is among the keys that a row wants."""
+        """Check (R, N) whether a column's text is among the keys that a row wants."""
         return self.spread(wanted, torch.ones_like(wanted)) > 0
 
     def anywhere(self, where: Tensor) -> Tensor:
-        """(R, N) whether any column of the same text is so."""
+        """Check (R, N) whether any column of the same text is True."""
         return torch.zeros_like(where, dtype=torch.int32).index_add_(1, self._leader, where.int())[:, self._leader] > 0
 
 
@@ -149,7 +149,7 @@ class _Whole(NamedTuple):
     """(N, ...) representations."""
     keys: Tensor
     start: int
-    """Where this worker's begin."""
+    """Position of this worker's first document."""
 
 
 def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:
@@ -158,7 +158,7 @@ def _whole(documents: Tensor, batch: RetrieverBatch) -> _Whole:
 
 
 class _Columns(NamedTuple):
-    """The documents that rows are scored against, and what they are to them."""
+    """The documents that rows are scored against, with their targets."""
 
     vectors: Tensor
     target: Tensor
@@ -166,7 +166,7 @@ class _Columns(NamedTuple):
 
 
 def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
-    """One column for each text."""
+    """Make a column for each text."""
     texts = _Texts(whole.keys)
     target = texts.spread(_candidate_keys(batch), batch.target) * texts.first
     where = texts.real & texts.first & ~(texts.hold(batch.relevant_keys) & (target <= 0))
@@ -174,14 +174,14 @@ def _of_texts(whole: _Whole, batch: RetrieverBatch) -> _Columns:
 
 
 def _of_candidates(whole: _Whole, batch: RetrieverBatch) -> _Columns:
-    """One column for each candidate of each row."""
+    """Make a column for each candidate of each row."""
     places = (batch.columns + whole.start).where(batch.where, -1).flatten()
     count = max_over_workers(len(places), places.device)
     everywhere = _gather(places, count)
     texts = _Texts(_at(whole.keys, everywhere))
-    here = rank() * count + torch.arange(len(places), device=places.device).view_as(batch.columns)
+    positions = rank() * count + torch.arange(len(places), device=places.device).view_as(batch.columns)
     repeated = texts.spread(_candidate_keys(batch), batch.target)
-    target = torch.zeros_like(repeated).scatter_(1, here, batch.target * batch.where)
+    target = torch.zeros_like(repeated).scatter_(1, positions, batch.target * batch.where)
     where = texts.real & ~(texts.hold(batch.relevant_keys) & (repeated <= 0))
     return _Columns(whole.vectors[everywhere.clamp_min(0)], target, where)
 
@@ -205,45 +205,45 @@ class _Rows(NamedTuple):
     """The row's document is relevant to the other's query."""
 
 
-def _rows(queries: Tensor, whole: _Whole, own: Tensor, batch: RetrieverBatch) -> _Rows:
+def _rows(queries: Tensor, whole: _Whole, targeted: Tensor, batch: RetrieverBatch) -> _Rows:
     count, width = (
         max_over_workers(len(queries), queries.device),
         max_over_workers(batch.relevant_keys.shape[1], queries.device),
     )
-    places = _gather((own + whole.start).where(own >= 0, -1), count)
-    own_keys = batch.document_keys[own.clamp_min(0)].where(own >= 0, -1)
+    places = _gather((targeted + whole.start).where(targeted >= 0, -1), count)
+    targeted_keys = batch.document_keys[targeted.clamp_min(0)].where(targeted >= 0, -1)
     query_texts, document_texts = _Texts(_gather(batch.query_keys, count)), _Texts(_at(whole.keys, places))
     relevant = torch.nn.functional.pad(batch.relevant_keys, (0, width - batch.relevant_keys.shape[1]), value=-1)
-    here = rank() * count + torch.arange(len(queries), device=queries.device)
+    positions = rank() * count + torch.arange(len(queries), device=queries.device)
     return _Rows(
         queries=gather(queries, rows=count),
         documents=whole.vectors[places.clamp_min(0)],
         query_texts=query_texts,
         document_texts=document_texts,
-        itself=here.unsqueeze(1) == torch.arange(len(query_texts.keys), device=queries.device),
+        itself=positions.unsqueeze(1) == torch.arange(len(query_texts.keys), device=queries.device),
         same_query=batch.query_keys.unsqueeze(1) == query_texts.keys,
-        same_document=own_keys.unsqueeze(1) == document_texts.keys,
+        same_document=targeted_keys.unsqueeze(1) == document_texts.keys,
         wanted=document_texts.hold(batch.relevant_keys),
-        wants_mine=_Texts(own_keys).hold(_gather(relevant, count)).T,
+        wants_mine=_Texts(targeted_keys).hold(_gather(relevant, count)).T,
     )
 
 
 def _candidate_keys(batch: RetrieverBatch) -> Tensor:
-    """(Q, C) keys of each row's candidates; -1 for what does not count."""
+    """Return (Q, C) keys of each row's candidates, -1 if the candidate does not count."""
     return batch.document_keys[batch.columns].where(batch.where, -1)
 
 
-def _own(batch: RetrieverBatch) -> Tensor:
-    """(Q,) where the document that each row targets most stands among this worker's; -1 where it targets none."""
+def _targeted(batch: RetrieverBatch) -> Tensor:
+    """Return (Q,) the position of each row's most targeted document among this worker's, -1 if it has no target."""
     most_targeted = batch.target.masked_fill(~batch.where, 0.0).max(-1, keepdim=True)
     return batch.columns.gather(1, most_targeted.indices).where(most_targeted.values > 0, -1).squeeze(1)
 
 
 def _gather(numbers: Tensor, rows: int) -> Tensor:
-    """Keys or places, -1 for none, of all workers; what a worker with fewer is filled up with is -1 too."""
+    """Gather keys or places of all workers. Missing values and the padding of workers with fewer rows are -1."""
     return gather(numbers + 1, rows=rows) - 1
 
 
 def _at(keys: Tensor, places: Tensor) -> Tensor:
-    """(N,) keys at places; -1 where a place is none."""
+    """Return (N,) keys at places. The key of place -1 is -1."""
     return keys[places.clamp_min(0)].where(places >= 0, -1)

@@ -1,4 +1,4 @@
-"""What objectives that predict the tokens of documents have in common: masks that differ by visit, and terms."""
+"""Base of objectives that predict tokens of documents: masks that differ by visit, and terms."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ class TokenPrediction(DocumentObjective):
 
     @abstractmethod
     def predicted(self, batch: Any) -> dict[str, Tensor]:
-        """By view, (N, L) where it predicts tokens."""
+        """Return (N, L) True at predicted tokens, by view."""
 
     def masks(self, visits: list[Visit], texts: Batch, rates: tuple[float, float]) -> tuple[Tensor, Tensor]:
-        """Two masks (N, L) over some visits' texts, of which the second contains the first. Neither has special tokens
-        or padding."""
+        """Draw two masks (N, L) over the visits' texts, without special tokens. The second contains the first."""
         width = texts.ids.shape[1]
         drawn = self.draws(visits, "mask", width), self.draws(visits, "further mask", width)
         return self.masking.masks(texts, drawn, rates)
 
     def terms(self, representations: Any, batch: Any) -> dict[str, TermSum]:
-        """The losses over each view's tokens."""
+        """Compute the losses over each view's tokens."""
         return self.evaluate(lambda term: self.scores(representations, batch, term))
 
     def scores(self, representations: Any, batch: Any, term: LossTerm) -> Scores:
-        """What a loss sees; by default of (N, views, L) log-probabilities."""
+        """Return the scores of a loss, by default from (N, views, L) log-probabilities."""
         return self.token_scores(representations, batch, term)
 
     def token_scores(self, likelihoods: Tensor, batch: Any, term: LossTerm) -> Scores:
-        """What a loss sees of log-probabilities (N, views, L)."""
-        found = likelihoods[:, self.views.index(term.over)]
-        return token_scores(found, self.predicted(batch)[term.over], self._average)
+        """Return a view's scores from log-probabilities (N, views, L)."""
+        view = likelihoods[:, self.views.index(term.over)]
+        return token_scores(view, self.predicted(batch)[term.over], self._average)

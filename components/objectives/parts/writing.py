@@ -1,4 +1,4 @@
-"""What objectives of models that write texts have in common."""
+"""Base of objectives for models that write texts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Writing(GroupObjective):
     def measure_products(self, sides: list[Any]) -> None:
         """Learn the matrix products of the parts of the model that read and write."""
         lists = [module for side in sides for module in side.modules() if isinstance(module, nn.ModuleList)]
-        known = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
-        # None of an architecture whose products are not known: GPT-2 has layers of a kind of its own.
-        self.products = [MatrixProducts(part) for part in sides] if known else []
+        has_linear = any(isinstance(part, nn.Linear) for layers in lists for part in layers.modules())
+        # Architectures with their own layers, such as GPT-2, are not counted.
+        self.products = [MatrixProducts(part) for part in sides] if has_linear else []
 
     def terms(self, representations: Tensor, batch: Any) -> dict[str, TermSum]:
-        """The losses over each target's tokens."""
+        """Compute the losses over each target's tokens."""
         targets: Batch = batch.targets
         where = targets.mask.bool()
         scores = Scores(student=representations, target=where.to(representations.dtype), where=where)

@@ -52,15 +52,16 @@ class Dense(RetrieverKind):
         from sparring.components.models.text_encoder import Side, represent
 
         model = DualEncoder.load(folder).eval()
-        theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+        exported = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         for side in get_args(Side):
-            limit = model.max_tokens("document" if model.config.towers == "shared" else side)  # it cuts both sides
-            ours = represent(model, folder, TEXTS, side, limit).numpy()
+            # sentence-transformers has one limit for a shared tower
+            limit = model.max_tokens("document" if model.config.towers == "shared" else side)
+            expected = represent(model, folder, TEXTS, side, limit).numpy()
             cut_last = model.config.truncate is not None and model.config.similarity == "cosine"
-            encode = getattr(theirs, f"encode_{side}")
+            encode = getattr(exported, f"encode_{side}")
             vectors = encode(TEXTS, show_progress_bar=False, normalize_embeddings=cut_last)
-            difference = np.abs(vectors - ours).max()
-            if not difference <= APART * max(1.0, np.abs(ours).max()):
+            difference = np.abs(vectors - expected).max()
+            if not difference <= APART * max(1.0, np.abs(expected).max()):
                 raise UserError(
                     "the exported retriever gives other vectors in sentence-transformers: "
                     f"of a {side} by {difference:.2g}"
@@ -151,22 +152,22 @@ class Dense(RetrieverKind):
     def open_index(
         self, path: Path, *, folder: Path, options: IndexOptions, threads: int, gpu: bool
     ) -> Callable[[Rows, topk.Keys, int], topk.Keys]:
-        """Open a FAISS index. Its vectors may be smaller ones, which queries are then made to fit."""
+        """Open a FAISS index. If its vectors are quantised, queries are converted to fit."""
         from sparring.components.retrieval import index
 
         opened = index.read(path, threads=threads, gpu=gpu, probes=options.probes, ef=options.ef)
-        how = quantised.read(folder)
+        quantiser = quantised.read(folder)
 
         def search(queries: Rows, order: topk.Keys, k: int) -> topk.Keys:
             if opened.ntotal != len(order):
                 raise ValueError(f"{path}: {opened.ntotal} documents, and the collection has {len(order)}")
             vectors = cast(npt.NDArray, queries)
-            return index.search(opened, vectors if how is None else how.queries(vectors), order, k)
+            return index.search(opened, vectors if quantiser is None else quantiser.queries(vectors), order, k)
 
         return search
 
     def index_on_gpu(self) -> bool:
-        """Whether this build of FAISS can use GPUs."""
+        """Check whether this build of FAISS can use GPUs."""
         from sparring.components.retrieval import index
 
         return index.built_for_gpus()

@@ -1,1 +1,1 @@
-"""What a folder of files holds, guessed by the names of the files and of their columns."""
+"""Recognition of a folder's collection by the names of files and columns."""

@@ -1,4 +1,4 @@
-"""What a folder of files holds, and which reader reads it: guessed by the names of files and columns.
+"""Recognition of a folder's collection, and of its reader, by the names of files and columns.
 
 Guesses are made in this package and nowhere else. What comes out is a source's declaration, which says everything and
 is checked like any other. Values are looked at only to find columns of ids that have no usual name.
@@ -48,7 +48,7 @@ class Recognised(NamedTuple):
     """The source's declaration."""
     remarks: list[str]
     """Columns that ids and relevances are taken from, and columns that are not read."""
-    others: dict[str, str]
+    unread: dict[str, str]
     """What each table or file of the folder is that is not read."""
 
 
@@ -78,13 +78,13 @@ def recognise(place: Path) -> Recognised:
         raise UserError(f"{reason}; mend the file, or move it away")
     if collection is None:
         columns = {table.name: f"columns {listing(table.columns)}: {table.role or UNKNOWN}" for table in tables}
-        lines = [f"  {name}: {what}" for name, what in sorted({**columns, **unread}.items())] or ["  nothing"]
+        lines = [f"  {name}: {text}" for name, text in sorted({**columns, **unread}.items())] or ["  nothing"]
         more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
         accepted = (f"  {line}" for line in ACCEPTED)
         first = f"{place}: no collection was recognised; what is there:"
         raise UserError(first, *lines[:20], *more, "accepted:", *accepted)
     unused = {table.name: f"columns {listing(table.columns)}" for table in tables if table not in collection.used}
-    return Recognised(collection.keys, _remarks(folder, collection), {**unused, **unread})
+    return Recognised(collection.keys, _remarks(collection), {**unused, **unread})
 
 
 class _Collection(NamedTuple):
@@ -101,7 +101,7 @@ class _Collection(NamedTuple):
     def used(self) -> list[Table]:
         """The tables that are read."""
         tables = (self.documents, self.queries, self.qrels, *self.more)
-        return [table for at, table in enumerate(tables) if table is not None and table not in tables[:at]]
+        return [table for number, table in enumerate(tables) if table is not None and table not in tables[:number]]
 
 
 def _only(tables: list[Table], role: str) -> Table | None:
@@ -164,7 +164,7 @@ def _three_tables(folder: Path, tables: list[Table]) -> _Collection | None:
 
 def _named(columns: dict[str, dict[str, str | None]]) -> Keys:
     """Return the key of columns that the files call differently."""
-    names = {role: {ours: name for ours, name in columns.items() if ours != name} for role, columns in columns.items()}
+    names = {role: {key: name for key, name in columns.items() if key != name} for role, columns in columns.items()}
     return {"columns": {role: columns for role, columns in names.items() if columns}} if any(names.values()) else {}
 
 
@@ -272,7 +272,7 @@ def _texts(folder: Path, tables: list[Table]) -> _Collection | None:
     return None
 
 
-def _remarks(folder: Path, collection: _Collection) -> list[str]:
+def _remarks(collection: _Collection) -> list[str]:
     """Say which columns have ids and relevances, which are not read, and which rows are numbered."""
     keys, lines = collection.keys, list[str]()
     columns = keys.get("columns", {})
@@ -282,13 +282,13 @@ def _remarks(folder: Path, collection: _Collection) -> list[str]:
     for role, table in roles:
         if table is None or table.is_text:
             continue
-        for ours in ("doc_id", "query_id"):
-            if name := columns.get(role, {}).get(ours):
-                lines.append(f"{table.name}: {name} has the {ours} of {role}")
+        for id_column in ("doc_id", "query_id"):
+            if name := columns.get(role, {}).get(id_column):
+                lines.append(f"{table.name}: {name} has the {id_column} of {role}")
         number = "doc_id" if role == "documents" else "query_id"
         if role != "qrels" and not columns.get(role, {}).get(number) and number not in table.columns:
-            how = f"`columns: {{{role}: {{{number}: THEIRS}}}}`"
-            lines.append(f"{table.name}: no column of ids is known, so {role} are numbered by row; to name one: {how}")
+            hint = f"`columns: {{{role}: {{{number}: THEIRS}}}}`"
+            lines.append(f"{table.name}: no column of ids is known, so {role} are numbered by row; to name one: {hint}")
     role, judging = ("queries", collection.queries) if keys.get("paired") else ("qrels", collection.qrels)
     for table in collection.used:
         rest = [] if table.is_text else [column for column in table.columns if column not in read]
@@ -296,8 +296,8 @@ def _remarks(folder: Path, collection: _Collection) -> list[str]:
         if table is judging and (name := columns.get(role, {}).get("relevance")):
             lines.append(f"{table.name}: {name} is read as how relevant a document is, 0 for not at all")
         elif table is judging and rest:
-            how = (
+            hint = (
                 f"`relevance: THEIRS` under `{role}` of `columns`, no `graded: false`, `grades: {{WORD: 1}}` for words"
             )
-            lines.append(f"  if one of these says how relevant a document is: {how}")
+            lines.append(f"  if one of these says how relevant a document is: {hint}")
     return lines

@@ -57,8 +57,8 @@ class Table(NamedTuple):
 
     def names(self, **wanted: tuple[str, ...]) -> dict[str, str]:
         """Return our names of columns that the file calls differently."""
-        theirs = {ours: self.named(*kinds) for ours, kinds in wanted.items()}
-        return {ours: name for ours, name in theirs.items() if name is not None and name != ours}
+        columns = {column: self.named(*kinds) for column, kinds in wanted.items()}
+        return {column: name for column, name in columns.items() if name is not None and name != column}
 
     @property
     def role(self) -> str | None:

@@ -24,11 +24,11 @@ def judged(predicted: list[list[float]], ranks: list[list[float]]) -> dict[str, 
     width = len(ranks[0])
     target = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in ranks])
     where = torch.tensor([[place < len(row) for place in range(width)] for row in ranks])
-    at = torch.zeros(where.shape, dtype=torch.long)
-    at[where] = torch.arange(int(where.sum()))
+    places = torch.zeros(where.shape, dtype=torch.long)
+    places[where] = torch.arange(int(where.sum()))
     scores = torch.tensor([[score for row in predicted for score in row]])
     everything = torch.ones(scores.shape[1], dtype=torch.bool)
-    batch = RankerBatch(pairs=cast(Batch, None), at=at, target=target, where=where, teacher=None)
+    batch = RankerBatch(pairs=cast(Batch, None), places=places, target=target, where=where, teacher=None)
     reranker: Any = QueryReranker.__new__(QueryReranker)
     return {name: values.mean().item() for name, values in reranker.judge((scores, everything), batch).items()}
 

@@ -9,7 +9,7 @@ import pytest
 from sparring.components.config import UserError
 from sparring.components.data.vectors import DocumentVectors, Shards, document_shards
 from sparring.components.retrieval import hamming, index, quantised, topk
-from sparring.components.retrieval.quantised import Smaller
+from sparring.components.retrieval.quantised import Quantiser
 from tests.support import toy
 
 DOCS, WIDTH, ASKED = 300, 40, 17
@@ -56,7 +56,7 @@ def test_int8_is_that_of_sentence_transformers_with_symmetric_ranges(encoded, di
     """It has 256 numbers, of which 0 is none, and we 255: both are half a distance at most from what was encoded."""
     from sentence_transformers.util import quantize_embeddings
 
-    how = Smaller.of(encoded, dimensions, "int8", normalize=True)
+    how = Quantiser.of(encoded, dimensions, "int8", normalize=True)
     vectors = quantised.cut(whole(encoded), dimensions, normalize=True)
     largest = np.abs(vectors).max(0)
     np.testing.assert_allclose(np.asarray(how.scale) * 127, largest, rtol=1e-6)
@@ -71,7 +71,7 @@ def test_int8_is_that_of_sentence_transformers_with_symmetric_ranges(encoded, di
 def test_bits_are_those_of_sentence_transformers(encoded):
     from sentence_transformers.util import quantize_embeddings
 
-    how = Smaller.of(encoded, None, "binary", normalize=True)
+    how = Quantiser.of(encoded, None, "binary", normalize=True)
     np.testing.assert_array_equal(np.concatenate(kept(how, encoded)), quantize_embeddings(whole(encoded), "ubinary"))
     np.testing.assert_array_equal(how.numbers(how.documents(whole(encoded))), np.where(whole(encoded) > 0, 1, -1))
 
@@ -79,7 +79,7 @@ def test_bits_are_those_of_sentence_transformers(encoded):
 @pytest.mark.parametrize("kind", ["encoded", "int8", "binary"])
 @pytest.mark.parametrize("dimensions", [None, 20])
 def test_the_best_are_those_of_sorting_all_scores(encoded, kind, dimensions):
-    how = Smaller.of(encoded, dimensions, kind, normalize=True)
+    how = Quantiser.of(encoded, dimensions, kind, normalize=True)
     queries, order = drawn(ASKED, 2), np.random.default_rng(3).permutation(DOCS)
     found = quantised.top_k(queries, kept(how, encoded), how, order, 30, device="cpu", threads=1)
     asked = quantised.cut(queries, dimensions, normalize=True)
@@ -115,7 +115,7 @@ def test_how_hamming_is_cut_does_not_matter(monkeypatch, block, counters):
 
 
 def test_hamming_distances_are_faiss_own(encoded):
-    how = Smaller.of(encoded, None, "binary", normalize=True)
+    how = Quantiser.of(encoded, None, "binary", normalize=True)
     theirs = faiss.IndexBinaryFlat(WIDTH)
     theirs.add(np.concatenate(kept(how, encoded)))
     queries = drawn(ASKED, 2)
@@ -127,9 +127,9 @@ def test_hamming_distances_are_faiss_own(encoded):
 @pytest.mark.parametrize("by", ["encoded", "int8", "binary"])
 def test_candidates_are_ordered_by_the_query_with_all_its_bits(encoded, by, tmp_path):
     """As sentence-transformers' `semantic_search_faiss` does for bits: the float query with the bits as 1 and -1."""
-    how = Smaller.of(encoded, None, by, normalize=True)
+    how = Quantiser.of(encoded, None, by, normalize=True)
     toy.write_document_vectors(tmp_path, kept(how, encoded))
-    bits = Smaller.of(encoded, None, "binary", normalize=True)
+    bits = Quantiser.of(encoded, None, "binary", normalize=True)
     queries, order = drawn(ASKED, 2), np.random.default_rng(3).permutation(DOCS)
     candidates = quantised.top_k(queries, kept(bits, encoded), bits, order, 40, device="cpu", threads=1)
     candidates[3, 30:] = topk.NO_DOCUMENT
@@ -146,24 +146,24 @@ def test_candidates_are_ordered_by_the_query_with_all_its_bits(encoded, by, tmp_
 
 
 def test_the_kept_form_is_written_down(encoded, tmp_path):
-    how = Smaller.of(encoded, 16, "int8", normalize=False)
+    how = Quantiser.of(encoded, 16, "int8", normalize=False)
     how.save(tmp_path)
     assert quantised.read(tmp_path) == how
     assert len(json.loads((tmp_path / quantised.FILE).read_text())["scale"]) == 16
     assert quantised.read(tmp_path / "other") is None
     with pytest.raises(UserError, match="dimensions: 41: the vectors have 40; accepted: as many at most"):
-        Smaller.of(encoded, 41, "encoded", normalize=False)
+        Quantiser.of(encoded, 41, "encoded", normalize=False)
 
 
 def test_a_dimension_of_nothing_but_zeros_stays_zero(tmp_path):
     shards = document_shards(toy.write_document_vectors(tmp_path, [np.array([[0, 3], [0, -6]], np.float32)]))
-    how = Smaller.of(shards, None, "int8", normalize=False)
+    how = Quantiser.of(shards, None, "int8", normalize=False)
     assert how.documents(shards[0]).tolist() == [[0, 64], [0, -127]]
     assert how.queries(np.array([[5, 127]], np.float32)).tolist() == [[5, 6]]
 
 
 def test_int8_vectors_as_a_faiss_index_have_the_same_scores(encoded, tmp_path):
-    how = Smaller.of(encoded, None, "int8", normalize=True)
+    how = Quantiser.of(encoded, None, "int8", normalize=True)
     index.write(index.of_int8(how.scale, kept(how, encoded)), tmp_path / "index.faiss")
     opened = faiss.read_index(str(tmp_path / "index.faiss"))
     queries = drawn(ASKED, 2)
