@@ -18,6 +18,7 @@ from sparring.components.sources.reading import (
     QRELS,
     Item,
     Line,
+    exists,
     fitting,
     read_array,
     read_cells,
@@ -46,7 +47,9 @@ def kind_of(name: str) -> str:
 
 def files_of(table: Path) -> list[Path]:
     """Return the files of a table: the table itself, or all files of its folder."""
-    return [path for path in fitting(table, "**/*") if path.is_file()] if table.is_dir() else [table]
+    if not exists(table) or not table.is_dir():
+        return [table]
+    return [path for path in fitting(table, "**/*") if path.is_file()]
 
 
 def columns_of(path: Path) -> list[str]:

@@ -333,7 +333,8 @@ def test_a_part_outside_of_a_systems_folder_is_refused(tmp_path: Path) -> None:
         (folder / systems.DOCUMENTS).touch()
         (folder / "link").unlink(missing_ok=True)
         (folder / "link").symlink_to("/etc")
-        tree = {"version": 1, "name": "x", "documents": 2, "lexical": {"analysis": {}, "k": 8, "index": index}}
+        stage = {"kind": "lexical", "analysis": {}, "k": 8, "index": index}
+        tree = {"version": systems.VERSION, "name": "x", "documents": 2, "stages": {"lexical": stage}}
         (folder / systems.SYSTEM).write_text(json.dumps(tree))
         with pytest.raises(UserError, match="is outside of the folder"):
             systems.read(folder)

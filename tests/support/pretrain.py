@@ -27,14 +27,14 @@ class Config(CollectionConfig):
 
 def build(config: Config) -> Outcome:
     """Pre-train one retriever a seed; measure it beside BM25 and the start model."""
-    collection, split = Collection(config), config.evaluate.split
+    collection = Collection(config)
     start = collection.initial_model("start retriever", config.retriever)
-    results, bm25 = Results(collection, config), collection.bm25(split)
+    results = Results(collection, config)
     untrained = last = refresh("start", collection, start, config)
     check_training(config.objective, config.train, "retriever")
     for seed in config.seeds:
-        results.add("BM25", bm25, seed=seed)
-        results.add("start model", untrained.ranking(split), retrieval=untrained, seed=seed)
+        results.add("BM25", collection.lexical, seed=seed)
+        results.add("start model", untrained, seed=seed)
         pretrained = step(
             f"retriever {seed}",
             train,
@@ -48,13 +48,13 @@ def build(config: Config) -> Outcome:
             config=config.train,
         )
         last = refresh(f"retriever {seed}", collection, start.after(pretrained), config)
-        results.add("retriever", last.ranking(split), retrieval=last, seed=seed)
+        results.add("retriever", last, seed=seed)
     return Outcome(
         results=results.gather([("retriever", "start model")]),
         data=collection.data,
-        systems=results.rows,
+        rows=results.rows,
         retrieval=last,
         ranker=None,
-        split=split,
+        split=config.evaluate.split,
         note=note_on(config.retriever.model),
     )

@@ -77,7 +77,7 @@ def test_the_encoder_learns_from_texts_and_is_measured_on_sentences(tree: dict[s
         "On Pairs, 24 queries of the split test:",
         "On Words, 18 queries of the split all:",
         "On Pairs, positive pairs, 8 queries",
-        "On average over the sets:\n\n| system | Spearman | Pearson | acc",
+        "Averages over the sets:\n\n| system | Spearman | Pearson | acc",
     ):
         assert part in card, part
     assert "| Pairs" not in card
