@@ -92,10 +92,10 @@ class Rates:
             seconds += LATER[kind]
         return (seconds + (TRAINING if work.use == "training" else 0.0)) * self.slowness
 
-    def _first(self, what: str, first: float, later: float = 0.0) -> float:
-        if what in self._started:
+    def _first(self, part: str, first: float, later: float = 0.0) -> float:
+        if part in self._started:
             return later
-        self._started.add(what)
+        self._started.add(part)
         return first
 
     def _works(self, name: str, work: Work) -> float:
