@@ -27,10 +27,6 @@ CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
 PENDING = (
-    "workflows/commands",
-    "workflows/distributed",
-    "workflows/estimating",
-    "workflows/experiments",
     "workflows/recipes",
     "workflows/serving",
     "workflows/stages",

@@ -31,13 +31,13 @@ def add_configs(parser: argparse.ArgumentParser) -> None:
 
 
 def named(arguments: argparse.Namespace) -> list[Path]:
-    """The experiments' files. Those of a folder are in the order of their names, Table 2 before Table 10. UserError
-    for a folder without any."""
+    """Return the config files that the arguments name. A folder's are in natural order: Table 2 before Table 10.
+    UserError if a folder has none."""
     files: dict[Path, None] = {}
     for path in arguments.configs:
-        found = located(path)
-        several = found.is_dir() and not is_run(found) and not (found / SYSTEM).is_file()
-        inside = sorted(found.rglob("*.yaml"), key=_natural) if several else [path]
+        place = located(path)
+        is_batch = place.is_dir() and not is_run(place) and not (place / SYSTEM).is_file()
+        inside = sorted(place.rglob("*.yaml"), key=_natural) if is_batch else [path]
         if not inside:
             raise UserError(f"{path}: a folder without configs; accepted: a config, or a folder that has some")
         files |= dict.fromkeys(inside)
@@ -45,8 +45,8 @@ def named(arguments: argparse.Namespace) -> list[Path]:
 
 
 def one_by_one(arguments: argparse.Namespace, call: Callable[[argparse.Namespace], None]) -> None:
-    """Call a command with each experiment as `arguments.config`. Of several, one that fails does not keep the others
-    from being run, and how each ended is said at the end; StepFailed or UserError then if any failed."""
+    """Call a command with each experiment as `arguments.config`. If there is more than one, go on after a failure,
+    and print at the end how each ended; then raise StepFailed or UserError if any failed."""
     paths = named(arguments)
     if len(paths) == 1:
         arguments.config = paths[0]
@@ -64,7 +64,7 @@ def one_by_one(arguments: argparse.Namespace, call: Callable[[argparse.Namespace
 
 @dataclass
 class Ends:
-    """How each of several experiments ended."""
+    """Outcomes of experiments that run one after another."""
 
     lines: list[str] = field(default_factory=list)
     failed: int = 0
@@ -72,12 +72,12 @@ class Ends:
 
     @contextmanager
     def of(self, path: Path) -> Iterator[None]:
-        """Note how an experiment ends."""
+        """Record how an experiment ends."""
         began = time.monotonic()
         try:
             yield
         except NoSmallScale as error:
-            self.lines.append(f"left out      {path}: {error.why}")
+            self.lines.append(f"left out      {path}: {error.reason}")
             print(self.lines[-1])
         except (StepFailed, UserError, OSError) as error:
             self.mistaken += isinstance(error, UserError)
@@ -88,16 +88,16 @@ class Ends:
             self.lines.append(f"done {duration(time.monotonic() - began):>12} {path}")
 
     def text(self) -> str:
-        """A line for each."""
+        """Return one line per experiment."""
         return "\n".join(self.lines)
 
     def check(self) -> None:
-        """StepFailed or UserError if any failed."""
-        said = f"{self.failed + self.mistaken} of {len(self.lines)} experiments, above"
+        """Raise StepFailed or UserError if an experiment failed."""
+        message = f"{self.failed + self.mistaken} of {len(self.lines)} experiments, above"
         if self.failed:
-            raise StepFailed(said)
+            raise StepFailed(message)
         if self.mistaken:
-            raise UserError(said)
+            raise UserError(message)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

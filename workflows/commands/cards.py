@@ -31,13 +31,13 @@ from sparring.workflows.systems.reranked import Reranked
 from sparring.workflows.systems.rows import Outcome, Row, name_of
 
 BESIDE = ("BM25", "start model")
-"""What the measures of a model stand beside."""
+"""Systems that a model is compared with."""
 ENCODERS = {"t5": "T5EncoderModel"}
 """transformers' class of an encoder, where `AutoModel` would read more than that."""
 
 
 def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
-    """Write README.md to the folder of a model that a step made, which holds nothing but that model."""
+    """Write README.md to the folder of a step's model. The folder holds nothing else."""
     text, onnx = (folder / MODEL_CONFIG).read_text(), bool(list(folder.rglob("onnx/model.onnx")))
     origin = origin_of(model, experiment, store, command)
     kind = json.loads(text)["kind"]
@@ -48,25 +48,25 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
         base = Base.model_validate_json(adapted.read_text()).model if adapted.exists() else None
         encoder = read_json(tower / "config.json")["model_type"] if base is None else ""
         loader = ENCODERS.get(encoder, "AutoModel")
-        made = model_card.retriever_card(config, origin, onnx=onnx, encoder=loader, base=base)
+        page = model_card.retriever_card(config, origin, onnx=onnx, encoder=loader, base=base)
     elif kind == "cross_encoder":
         code = (folder / RANKER_CODE).exists()
         ranker = ResolvedCrossEncoderConfig.model_validate_json(text)
-        made = model_card.ranker_card(ranker, origin, code=code, onnx=onnx)
+        page = model_card.ranker_card(ranker, origin, code=code, onnx=onnx)
     else:  # another kind of retriever: its library writes its card
         return
-    (folder / card.CARD).write_text(made, encoding="utf-8")
+    (folder / card.CARD).write_text(page, encoding="utf-8")
 
 
 def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -> Origin:
-    """Where a model comes from."""
+    """Describe where a model comes from."""
     outcome, record = experiment.outcome, finished(store, model)
     learnt, unplayed = _of_weights(model, store)
-    made, read = graph([learnt]), collections_read([learnt])
-    starts = dict.fromkeys(node.inputs["config"].model for node in made if node.function is start)
-    own = next((one for one in outcome.rows if _is_of(one, model)), None)
-    here = outcome.data.fingerprint
-    elsewhere = bool(read) and here not in [node.fingerprint for node in read]  # trained there, and measured here
+    nodes, read = graph([learnt]), collections_read([learnt])
+    starts = dict.fromkeys(node.inputs["config"].model for node in nodes if node.function is start)
+    own_row = next((row for row in outcome.rows if _is_of(row, model)), None)
+    home = outcome.data.fingerprint
+    elsewhere = bool(read) and home not in [node.fingerprint for node in read]  # trained there, and measured here
     subject = read[0] if elsewhere else outcome.data
     named = {node.fingerprint: collection_name(node, outcome) for node in read}
     return Origin(
@@ -77,18 +77,18 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
         collection=collection_name(subject, outcome),
         data=_data(subject, read, store),
         trainings=[
-            *(_training(node, store) for node in made if node.description.models == "training"),
+            *(_training(node, store) for node in nodes if node.description.models == "training"),
             *(f"{node.label}: no update, as its round was not played" for node in unplayed),
         ],
         read=list(dict.fromkeys(named[node.fingerprint] for node in read)),
         starts=[StartModel(name, card.licence(name), card.datasets(name)) for name in starts],
         measured=_measured(model, experiment, store),
-        summed=own is not None and isinstance(own.system, Reranked) and bool(own.system.priors),
+        summed=own_row is not None and isinstance(own_row.system, Reranked) and bool(own_row.system.priors),
     )
 
 
 def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
-    """The training, or the start, that a model has its weights of, and the trainings behind it that made no update."""
+    """Return the training or start that gave a model its weights, and the later trainings that made no update."""
     unplayed: list[Step] = []
     while model.description.models == "training" and not finished(store, model)["summary"]["updates"]:
         unplayed.insert(0, model)
@@ -97,70 +97,70 @@ def _of_weights(model: Step, store: Store) -> tuple[Step, list[Step]]:
 
 
 def _is_of(row: Row, model: Step) -> bool:
-    """Tell whether a row's measures are those of a model."""
+    """Check whether a row measures a model."""
     retriever = None if row.retriever is None else row.retriever.retriever
     judge = row.ranker or retriever
     return judge is not None and judge.fingerprint == model.fingerprint
 
 
 def collections_read(models: Iterable[Step]) -> list[Step]:
-    """The collections that had a part in the training of models; none where none was trained."""
-    made = graph(models)
-    trained = any(node.description.models == "training" for node in made)
-    return [node for node in made if trained and node.function is ingest]
+    """Return the collections that models were trained on. Empty if there was no training."""
+    nodes = graph(models)
+    trained = any(node.description.models == "training" for node in nodes)
+    return [node for node in nodes if trained and node.function is ingest]
 
 
 def collection_name(data: Step, outcome: Outcome) -> str:
-    """What a collection is called: as tables have it, where it was measured."""
-    measured = (one.collection for one in outcome.rows if one.data.fingerprint == data.fingerprint)
+    """Return a collection's name: the one in the tables if it was measured."""
+    measured = (row.collection for row in outcome.rows if row.data.fingerprint == data.fingerprint)
     return next(measured, name_of(data.inputs["source"]))
 
 
 def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Measures]:
-    """The measures of a model, and of what stands beside it, by collection."""
+    """Read the measures of a model and of the systems in `BESIDE`, by collection."""
     outcome = experiment.outcome
     if not store.is_done(outcome.results):
         return []
     store.fetch([outcome.results], METRICS)
     means = read_json(store.path(outcome.results) / METRICS)["means"]
-    own = [one for one in outcome.rows if _is_of(one, model)]
-    names = dict.fromkeys([one.name for one in own] + list(BESIDE))
-    places = dict.fromkeys((one.collection, one.split) for one in own)
-    if own and outcome.parts is not None:
+    model_rows = [row for row in outcome.rows if _is_of(row, model)]
+    names = dict.fromkeys([row.name for row in model_rows] + list(BESIDE))
+    places = dict.fromkeys((row.collection, row.split) for row in model_rows)
+    if model_rows and outcome.parts is not None:
         places[AVERAGE, ALL_SPLITS] = None
-    found = []
+    tables = []
     for collection, split in places:
-        rows = [one for one in means if (one["collection"], one["split"]) == (collection, split)]
+        local_means = [mean for mean in means if (mean["collection"], mean["split"]) == (collection, split)]
         shown = [
-            model_card.Row(name, one["measure"], one["value"], *ends(one), one["queries"], len(one["seeds"]))
+            model_card.Row(name, mean["measure"], mean["value"], *ends(mean), mean["queries"], len(mean["seeds"]))
             for name in names
-            for one in rows
-            if one["system"] == name
+            for mean in local_means
+            if mean["system"] == name
         ]
-        found += [Measures(collection, split, shown, averaged=collection == AVERAGE)] if shown else []
-    return found
+        tables += [Measures(collection, split, shown, averaged=collection == AVERAGE)] if shown else []
+    return tables
 
 
 def ends(mean: Json) -> tuple[float | None, float | None]:
-    """The ends of a mean's interval, as far as the measure can be; None of one query."""
+    """Return the ends of a mean's interval, cut to the measure's range. None for a single query."""
     return (None, None) if mean["low"] is None else within(mean["measure"], mean["low"], mean["high"])
 
 
 def _data(subject: Step, read: Sequence[Step], store: Store) -> list[str]:
-    """What a collection holds, and which others had a part in the model."""
+    """Describe what a collection holds, and name the other collections that the model was trained on."""
     summary = finished(store, subject)["summary"]
     lines = [f"{summary['documents']:,} documents, as `format: {subject.inputs['source'].format}`"]
     for split, count in summary["queries"].items():
         lines.append(f"split {split}: {count:,} queries, {summary['judgements'].get(split, 0):,} judgements")
-    others = [node for node in read if node.fingerprint != subject.fingerprint]
-    return lines + [f"beside it, the collection {name_of(node.inputs['source'])}" for node in others]
+    further = [node for node in read if node.fingerprint != subject.fingerprint]
+    return lines + [f"beside it, the collection {name_of(node.inputs['source'])}" for node in further]
 
 
 def _training(node: Step, store: Store) -> str:
-    """A training for people. Patience may have ended it early."""
-    config, made = node.inputs["config"], finished(store, node)["summary"]["updates"]
+    """Describe a training in one line. Patience may have ended it early."""
+    config, updates = node.inputs["config"], finished(store, node)["summary"]["updates"]
     precision = f"{config.precision}, weights in bf16" if config.weights == "bf16" else config.precision
     return (
-        f"{node.label}: {made:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
+        f"{node.label}: {updates:,} updates of {config.batch} rows, learning rate {config.learning_rate:g}, "
         f"{precision}; losses: {listing(term.name for term in config.losses)}"
     )

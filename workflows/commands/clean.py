@@ -21,17 +21,17 @@ from sparring.workflows.tuning.trials import TrialTable
 
 
 def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
-    """Steps, the files of them that may go (glob patterns), and their bytes.
+    """Yield steps, their files that may be dropped (glob patterns), and the files' bytes.
 
-    Those are what a step's function calls droppable, such as vectors and indexes, unless it belongs to the last
-    retrieval or to the systems that `search` and `export` take, of this run or of another beside it, and what only a
-    later step could carry on from, such as the optimizer's state of an earlier training. What an unfinished run beside
-    it uses stays.
+    A step's droppable files, such as vectors and indexes, may go unless they belong to the last retrieval or to the
+    systems that `search` and `export` take, of this run or of a run next to it. Files from which only a later step
+    could continue, such as the optimizer's state of an earlier training, may go too. Files that an unfinished run next
+    to it uses stay.
     """
     last = {node.fingerprint for node in _kept(experiment.outcome, store)}
-    for other in _beside(experiment):
-        unfinished = bool(pending(other.wanted, store))
-        last |= {node.fingerprint for node in (graph(other.wanted) if unfinished else _kept(other.outcome, store))}
+    for run in _beside(experiment):
+        unfinished = bool(pending(run.wanted, store))
+        last |= {node.fingerprint for node in (graph(run.wanted) if unfinished else _kept(run.outcome, store))}
     nodes = graph(experiment.wanted)
     carried_on = {node.inputs[name].fingerprint for node in nodes for name in node.description.carries}
     for node in nodes:
@@ -44,7 +44,7 @@ def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, lis
 
 
 def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
-    """The vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
+    """Yield the vectors and indexes of the last retrieval, and of the systems that `search` and `export` take."""
     yield from (outcome.retrieval.vectors, *outcome.retrieval.kept)
     for chosen in (deployable.asked, deployable.exported):
         with suppress(UserError):  # there is none
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Drop what no finished result needs any more, or all."""
+    """Drop what no finished result needs any more, or everything."""
     experiment, store = opened(arguments)
     if not arguments.whole and pending(experiment.wanted, store):
         if not store.started(graph(experiment.wanted)):
@@ -94,37 +94,37 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _free(arguments: argparse.Namespace, experiment: Experiment, store: Store) -> None:
-    """Drop it, or say what would be dropped."""
+    """Drop artifacts or their parts. With `--dry-run`, only say which."""
     freed = 0
-    found = _own(experiment, store) if arguments.whole else superseded(experiment, store)
-    for node, parts, count in found:
+    removals = _own(experiment, store) if arguments.whole else superseded(experiment, store)
+    for node, parts, count in removals:
         if not arguments.dry_run:
             store.drop(node, parts) if parts else store.remove(node)
         freed += count
-        what = f"{node.label}: {listing(parts)}" if parts else node.label
-        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size(count):>8}  {what}")
+        text = f"{node.label}: {listing(parts)}" if parts else node.label
+        print(f"{'would drop' if arguments.dry_run else 'dropped'} {size(count):>8}  {text}")
     print(f"{size(freed)} {'to free' if arguments.dry_run else 'freed'}")
 
 
 def _beside(experiment: Experiment) -> Iterator[Experiment]:
-    """The other runs in the folder of runs, and that of another config which the run's own folder holds. UserError
-    where a config cannot be read."""
-    own = _names(experiment)
+    """Yield the other runs in the folder of runs, and another config's run in this run's folder. UserError if a
+    config cannot be read."""
+    names = _names(experiment)
     for run in sorted(experiment.run.parent.glob("*")):
         if is_run(run) and (run / PLAN).is_file():
             try:
-                other = loading.read(run, [], run.parent)
+                neighbour = loading.read(run, [], run.parent)
             except UserError as error:
                 raise UserError(
                     f"{run} may use what would be removed, and its config cannot be read; mend that, or "
                     f"remove the folder: {error}"
                 ) from None
-            if run != experiment.run or _names(other) != own:
-                yield other
+            if run != experiment.run or _names(neighbour) != names:
+                yield neighbour
 
 
 def _tables_beside(experiment: Experiment) -> Iterator[TrialTable]:
-    """The trials of the other tunings in the folder of runs."""
+    """Yield the trials of the other tunings in the folder of runs."""
     for run in sorted(experiment.run.parent.glob("*")):
         if run != experiment.run and (table := TrialTable.read(run)) is not None:
             yield table
@@ -135,8 +135,8 @@ def _names(experiment: Experiment) -> set[str]:
 
 
 def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact, list[str], int]]:
-    """The artifacts of a run, and of its tuning's trials of now and earlier, that have files and that no other run
-    beside it uses; no parts of them, for all, and their bytes. UserError where a driver is at work on one."""
+    """Yield the artifacts of a run and of its tuning's past and present trials, if they have files and no other run
+    uses them; with no parts, which means all, and their bytes. UserError if a driver is at work on one."""
     table, names = TrialTable.read(experiment.run), _names(experiment)
     tried = [] if table is None else [store.artifact(name) for name in table.artifacts if name not in names]
     nodes: list[Step | Artifact] = [*graph(experiment.wanted), *tried]
@@ -145,13 +145,13 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact
         raise UserError(f"{name}: {holder} is working on it; stop it first")
     # By their configs, as a run that is under way has no links yet; and by their links, as what a config builds on may
     # have been edited since.
-    beside = list(_beside(experiment))
-    if any(other.run == experiment.run for other in beside):
+    neighbours = list(_beside(experiment))
+    if any(neighbour.run == experiment.run for neighbour in neighbours):
         raise UserError(
             f"{experiment.run}: holds the run of another config than this one now is; accepted: that folder in its "
             "place, which removes what the run has"
         )
-    used = {name for other in beside for name in _names(other)}
+    used = {name for neighbour in neighbours for name in _names(neighbour)}
     used |= {
         Path(link.readlink()).name
         for run in experiment.run.parent.glob("*")

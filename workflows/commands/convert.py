@@ -55,9 +55,9 @@ def call(arguments: argparse.Namespace) -> None:
                 "--query-tokens: a reader cuts a question together with its passage; accepted: --document-tokens"
             )
         lengths = {} if of_document is None else {"passage_tokens": of_document}
-        asked = parse(ReaderConfig, {"model": arguments.model, **lengths}, where="convert")
-        reader, tokenizer = checkpoints.reader(paths[0], asked)
-        about, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
+        reader_config = parse(ReaderConfig, {"model": arguments.model, **lengths}, where="convert")
+        reader, tokenizer = checkpoints.reader(paths[0], reader_config)
+        description, key = "a reader", f"reader: {{model: {{model: {folder}}}, train: null}}"
         with new_folder(folder) as place:
             checkpoints.write(reader, tokenizer, place)
     else:
@@ -67,8 +67,8 @@ def call(arguments: argparse.Namespace) -> None:
         }
         config = parse(DualEncoderConfig, {"model": arguments.model, **lengths}, where="convert")
         model, tokenizer, layout = checkpoints.retriever(paths, config)
-        about = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
+        description = f"{layout}'s layout; {model.config.towers} towers, vectors of {model.dimensions} numbers"
         key = f"retriever: {{model: {folder}}}"
         with new_folder(folder) as place:
             checkpoints.write(model, tokenizer, place)
-    print(f"{folder}: {about}\nIn a config: {key}")
+    print(f"{folder}: {description}\nIn a config: {key}")

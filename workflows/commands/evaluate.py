@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Print a line a measure, in columns on a terminal, else with tabs: its mean over the queries, the ends of the
-    mean's 95 % interval and, with `--against`, the difference, the ends of its interval, and p."""
+    """Print a line per measure, in columns on a terminal and else with tabs: the mean over the queries and its 95 %
+    interval. With `--against`, also the difference, its interval and p."""
     import pyarrow.compute as pc
 
     from sparring.components.evaluation import measures, ties
@@ -50,43 +50,43 @@ def call(arguments: argparse.Namespace) -> None:
     relevant = qrels.filter(pc.greater(qrels["relevance"], 0))
     if not len(relevant):
         raise UserError(f"{arguments.qrels}: no query has a relevant document")
-    judged, asked = (len(pc.unique(of["query_id"])) for of in (qrels, relevant))
-    if asked < judged:
+    judged, usable = (len(pc.unique(table["query_id"])) for table in (qrels, relevant))
+    if usable < judged:
         print(
-            f"{arguments.qrels}: {judged - asked:,} of {judged:,} queries have no relevant document, and are left "
+            f"{arguments.qrels}: {judged - usable:,} of {judged:,} queries have no relevant document, and are left "
             "out (trec_eval and ir_measures count them 0)",
             file=sys.stderr,
         )
     files = [path for path in (arguments.ranking, arguments.against) if path is not None]
     rankings = [trec.read_ranking(path) for path in files]
     if arguments.common:
-        whole, asked = len(pc.unique(relevant["query_id"])), qrels["query_id"]
+        whole, common = len(pc.unique(relevant["query_id"])), qrels["query_id"]
         for ranking in rankings:
-            asked = pc.filter(asked, pc.is_in(asked, pc.unique(ranking["query_id"])))
-        qrels, relevant = (of.filter(pc.is_in(of["query_id"], asked)) for of in (qrels, relevant))
+            common = pc.filter(common, pc.is_in(common, pc.unique(ranking["query_id"])))
+        qrels, relevant = (table.filter(pc.is_in(table["query_id"], common)) for table in (qrels, relevant))
         if not len(relevant):
             raise UserError(f"--common: no query of {arguments.qrels} has results in {listing(files)}")
         print(f"on {len(pc.unique(relevant['query_id'])):,} of {whole:,} queries", file=sys.stderr)
     for path, ranking in zip(files, rankings, strict=True):
         _match(path, ranking, arguments.qrels, relevant)
-    of_each = [measures.per_query(ranking, qrels, arguments.measures) for ranking in rankings]
-    for path, ranking, values in zip(files, rankings, of_each, strict=True):
+    measured = [measures.per_query(ranking, qrels, arguments.measures) for ranking in rankings]
+    for path, ranking, values in zip(files, rankings, measured, strict=True):
         if remark := ties.remark(ties.decided(ranking, qrels, arguments.measures), values):
             print(f"{path}: {remark} Equal scores are in the order of the file's ranks.", file=sys.stderr)
     head = ["measure", "mean", "low", "high"]
     compared: dict[str, dict[str, Any]] = {}
     if arguments.against is not None:
         head += ["difference", "difference_low", "difference_high", "p"]
-        compared = {one["measure"]: one for one in compare(of_each[:1], of_each[1:], seed=0)}
+        compared = {pair["measure"]: pair for pair in compare(measured[:1], measured[1:], seed=0)}
     rows = [head]
-    for name, (_, values) in layouts(of_each[:1]).items():
-        found = estimate([values])
-        interval = found.interval()
-        numbers = [found.mean, *((None, None) if interval is None else measures.within(name, *interval))]
+    for name, (_, values) in layouts(measured[:1]).items():
+        statistic = estimate([values])
+        interval = statistic.interval()
+        numbers = [statistic.mean, *((None, None) if interval is None else measures.within(name, *interval))]
         if name in compared:
-            one = compared[name]
-            ends = (None, None) if one["low"] is None else (max(one["low"], -1.0), min(one["high"], 1.0))
-            numbers += [one["difference"], *ends, one["p"]]
+            pair = compared[name]
+            ends = (None, None) if pair["low"] is None else (max(pair["low"], -1.0), min(pair["high"], 1.0))
+            numbers += [pair["difference"], *ends, pair["p"]]
         rows.append([name, *("" if number is None else f"{number:.4f}" for number in numbers)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -95,21 +95,21 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _match(path: Path, ranking: pa.Table, judged: Path, relevant: pa.Table) -> None:
-    """Say what counts 0 as the ranking lacks it. UserError where it has none of the queries: they have other names."""
+    """Report what counts 0 because the ranking lacks it. UserError if it has none of the queries: ids differ."""
     import pyarrow.compute as pc
 
     queries = pc.unique(relevant["query_id"])
-    own = ranking.filter(pc.is_in(ranking["query_id"], queries))
-    if not len(own):
+    matching = ranking.filter(pc.is_in(ranking["query_id"], queries))
+    if not len(matching):
         for file, column in ((path, ranking["query_id"]), (judged, queries)):
             if not len(column):
                 raise UserError(f"{file}: has no query")
         names = [repr(column[0].as_py()) for column in (ranking["query_id"], queries)]
         raise UserError(f"{path}: has no query of {judged}: its queries are such as {names[0]}, there {names[1]}")
-    if lacking := len(queries) - len(pc.unique(own["query_id"])):
+    if lacking := len(queries) - len(pc.unique(matching["query_id"])):
         print(f"{path}: {lacking:,} of {len(queries):,} queries have no results, and count 0", file=sys.stderr)
-    if not pc.any(pc.is_in(own["doc_id"], relevant["doc_id"].combine_chunks())).as_py():
-        names = [repr(column[0].as_py()) for column in (own["doc_id"], relevant["doc_id"])]
+    if not pc.any(pc.is_in(matching["doc_id"], relevant["doc_id"].combine_chunks())).as_py():
+        names = [repr(column[0].as_py()) for column in (matching["doc_id"], relevant["doc_id"])]
         print(
             f"{path}: has no relevant document of any query: its documents are such as {names[0]}, in {judged} "
             f"{names[1]}",

@@ -78,33 +78,33 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     finished(store, experiment.outcome.results)
     options = {key: getattr(arguments, key) for key in ("system", "groups", "onnx", "adapters")}
-    command = run_command(arguments, here=False)
+    command = run_command(arguments, local=False)
     with _disk_full_named(arguments.directory):
-        made = list(Export(experiment, store, arguments.directory, command, **options).write())
-    print("\n".join(made))  # now that all of it is there
+        lines = list(Export(experiment, store, arguments.directory, command, **options).write())
+    print("\n".join(lines))  # now that all of it is there
 
 
 @dataclass(frozen=True)
 class Export:
-    """What of a run is exported, and to where. Nothing is overwritten."""
+    """The parts of a run to export, and the directory. Nothing is overwritten."""
 
     experiment: Experiment
     store: Store
     to: Path
     command: str
-    """What made the run."""
+    """The command that made the run."""
     system: str | None = None
-    """One of the run's table. None for the one to deploy, or the last."""
+    """A system in the run's table. If None, the one to deploy, or the last."""
     groups: str | None = None
-    """The format that the run's groups are written in, into `groups/`. None writes none."""
+    """Format of the run's groups, written to `groups/`. If None, none are written."""
     onnx: bool = False
     """Adds encoders for ONNX Runtime to both models."""
     adapters: bool = False
     """Leaves the adapters of `retriever/` and `ranker/` apart."""
 
     def write(self) -> Iterator[str]:
-        """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index, `system/`; yield a line for each:
-        how to use it. Of a run that measured nothing, or vectors of sentences alone, write the retriever."""
+        """Write `retriever/`, `ranker/`, `rankings/*.trec`, `qrels.trec`, an index and `system/`. Yield for each how to
+        use it. If the run measured nothing, or only vectors of sentences, write the retriever alone."""
         to, store, outcome = self.to, self.store, self.experiment.outcome
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
             raise UserError(
@@ -151,12 +151,12 @@ class Export:
         return {name: row.ranking for name, row in ranked.items() if row.ranking is not None}
 
     def _retriever(self, folder: Path, deployment: Deployment | None = None) -> Iterator[str]:
-        """The last retriever, which may be another than the deployed system's."""
+        """Write the last retriever, which may differ from the deployed system's."""
         retriever = self.experiment.outcome.retrieval.retriever
         name = f"{self.to}/retriever ({retriever.label})"
-        others = [] if deployment is None else [part.retriever for part in deployment.of_kind(Dense)]
-        if others and retriever.fingerprint not in [model.fingerprint for model in others]:
-            has = listing(model.label for model in others)
+        deployed = [] if deployment is None else [part.retriever for part in deployment.of_kind(Dense)]
+        if deployed and retriever.fingerprint not in [model.fingerprint for model in deployed]:
+            has = listing(model.label for model in deployed)
             name = f"{self.to}/retriever ({retriever.label}, the last one; the system has {has})"
         model_folder.copy(self.store.path(retriever) / "model", folder / "retriever", adapters=self.adapters)
         if (tower := folder / "retriever" / "query" / BASE).exists():  # which sentence-transformers cannot load
@@ -169,7 +169,7 @@ class Export:
         yield from self._finished_model(folder / "retriever", retriever)
 
     def _ranker(self, folder: Path) -> Iterator[str]:
-        """The last ranker, where there is one."""
+        """Write the last ranker, if the run has one."""
         ranker = self.experiment.outcome.ranker
         if ranker is None:
             return
@@ -179,13 +179,13 @@ class Export:
         yield from self._finished_model(folder / "ranker", ranker)
 
     def _finished_model(self, folder: Path, model: Step) -> Iterator[str]:
-        """A model's ONNX files, where they are asked for, and its card."""
+        """Write a model's ONNX files, if requested, and its card."""
         if self.onnx:
             yield _as_onnx(folder, self.to)
         cards.write(folder, model, self.experiment, self.store, self.command)
 
     def _rankings(self, folder: Path) -> Iterator[str]:
-        """Every system's ranking, and the qrels."""
+        """Write every system's ranking, and the qrels."""
         outcome, store, to = self.experiment.outcome, self.store, self.to
         store.fetch([outcome.data], "queries.parquet", "qrels.parquet")
         store.fetch(self._measured_rankings.values(), "ranking.parquet")
@@ -203,7 +203,7 @@ class Export:
         yield f"{to}/qrels.trec: {program()} evaluate {place}/rankings/NAME.trec {place}/qrels.trec"
 
     def _index(self, folder: Path) -> Iterator[str]:
-        """The run's FAISS index, where there is one."""
+        """Write the run's FAISS index, if it has one."""
         retrieval = self.experiment.outcome.retrieval
         index = retrieval.index if retrieval.model.kind == DEFAULT else None  # other kinds' indexes are for us alone
         if index is not None and self.store.is_complete(index):
@@ -212,29 +212,29 @@ class Export:
             yield f'{self.to}/{INDEX}: faiss.read_index("{self.to}/{INDEX}")'
 
     def _groups(self, folder: Path, mined: list[Step]) -> Iterator[str]:
-        """The run's groups, where a format is asked for."""
+        """Write the run's groups, if a format is requested."""
         if self.groups is not None:
             written = list(group_files.write(mined, self.store, folder / "groups", self.groups))
             yield f"{self.to}/groups: {len(written)} files of training data, in the format {self.groups}"
 
 
 def _as_onnx(folder: Path, to: Path) -> str:
-    """Write a model's encoders for ONNX Runtime; a line that says how well they fit."""
+    """Write a model's encoders for ONNX Runtime, and return a line on how far their output differs."""
     from sparring.components.models import onnx_export
 
     ranks = folder.name == "ranker"
     apart = onnx_export.export_ranker(folder) if ranks else onnx_export.export_retriever(folder)
     files = ", ".join(str(to / folder.name / file.relative_to(folder)) for file in sorted(folder.rglob("model.onnx")))
-    what = "scores" if ranks else "vectors"
+    output = "scores" if ranks else "vectors"
     return (
-        f"{files}: for ONNX Runtime; its {what} differ from ours by {apart:.1g} at most (accepted: "
+        f"{files}: for ONNX Runtime; its {output} differ from ours by {apart:.1g} at most (accepted: "
         f"{onnx_export.TOLERANCE:g})"
     )
 
 
 @contextmanager
 def _disk_full_named(to: Path) -> Iterator[None]:
-    """UserError where the disk is full; FAISS says so in the text of an error of its own."""
+    """Raise UserError if the disk is full. FAISS reports that only in an error's text."""
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -22,14 +22,14 @@ FORMATS: dict[str, Callable[[Iterable[Given], Path, str], Path]] = {
     "flagembedding": flagembedding.write_groups,
     "sentence-transformers": sentence_transformers.write_groups,
 }
-"""What writes each format."""
+"""Writer of each format."""
 CANDIDATES = 100_000
 """Candidates whose texts are in memory at once."""
 
 
 def made(experiment: Experiment, store: Store) -> list[Step]:
-    """The finished steps of a run that made groups, those with a ranker's scores instead of the same without;
-    UserError where there are none."""
+    """Return a run's finished steps that made groups. Groups with a ranker's scores replace the same groups without.
+    UserError if there are none."""
     nodes = [node for node in graph(experiment.wanted) if node.function in (mine, score_groups)]
     scored = {node.inputs["groups"].fingerprint for node in nodes if node.function is score_groups}
     done = [node for node in nodes if store.record(node) is not None and node.fingerprint not in scored]
@@ -39,7 +39,7 @@ def made(experiment: Experiment, store: Store) -> list[Step]:
 
 
 def write(nodes: list[Step], store: Store, folder: Path, kind: str) -> Iterator[Path]:
-    """Write each step's groups under its label; the files."""
+    """Write each step's groups under its label, and yield the files."""
     folder.mkdir()
     for node in nodes:
         data = node.inputs["data"]
@@ -51,13 +51,13 @@ def write(nodes: list[Step], store: Store, folder: Path, kind: str) -> Iterator[
 
 
 def _given(groups: Path, data: Path) -> Iterator[Given]:
-    """Groups with their texts."""
+    """Yield groups with their texts."""
     table = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
-    asked = dict(zip(table["query_id"].to_pylist(), table["text"].to_pylist(), strict=True))
+    queries = dict(zip(table["query_id"].to_pylist(), table["text"].to_pylist(), strict=True))
     for piece in pieces(groups, GROUPS, rows=CANDIDATES):
         ids = list(dict.fromkeys(piece["doc_ids"].combine_chunks().flatten().to_pylist()))
         texts = records(data / "documents.parquet", "doc_id", ids)
         for row in piece.to_pylist():
-            documents = [Document(one, texts[one]["title"], texts[one]["text"], "") for one in row["doc_ids"]]
+            documents = [Document(key, texts[key]["title"], texts[key]["text"], "") for key in row["doc_ids"]]
             query, teacher = row["query_id"], row["teacher"]
-            yield Given(query, asked[query], row["doc_ids"], [*documents], row["targets"], teacher, "", str(groups))
+            yield Given(query, queries[query], row["doc_ids"], [*documents], row["targets"], teacher, "", str(groups))

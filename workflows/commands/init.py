@@ -94,7 +94,7 @@ def _steps(keys: Keys, contents: Inspection, file: Path, unread: dict[str, str])
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
         steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
-    if not contents.queries.count and any(what.startswith("columns ") for what in unread.values()):
+    if not contents.queries.count and any(reason.startswith("columns ") for reason in unread.values()):
         return (
             f"if files that are not used have queries or judgements, say so in {file} under `data`, such as",
             "queries: FILE",
@@ -116,9 +116,9 @@ def _unused(folder: Path, used: Iterable[Path], unread: dict[str, str]) -> list[
         if name.rstrip("/") not in kept:
             reasons.setdefault(unread.get(name, ""), []).append(name)
     lines = []
-    for what, names in reasons.items():
+    for reason, names in reasons.items():
         more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-        lines.append(f"not used: {listing(names[:5])}{more}" + (f": {what}" if what else ""))
+        lines.append(f"not used: {listing(names[:5])}{more}" + (f": {reason}" if reason else ""))
     return lines
 
 
@@ -169,10 +169,10 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
     ]
     text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
     for key, value in keys.items():
-        about = COMMENTS.get(key, "") if value is not None else "none"
+        comment = COMMENTS.get(key, "") if value is not None else "none"
         if (key == "path" and Path(str(value)).is_absolute()) or isinstance(value, list):
-            about = ""  # a list of columns has no names of ours
-        text += f"  {key}: {yaml_line(value)}" + (f"  # {about}" if about else "") + "\n"
+            comment = ""  # a list of columns has no names of ours
+        text += f"  {key}: {yaml_line(value)}" + (f"  # {comment}" if comment else "") + "\n"
     if contents.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in contents.bad.items())
         text += f"  # on_bad: drop  # would leave out: {reasons}\n"

@@ -56,65 +56,65 @@ def look(source: Source) -> Languages:
     return of_samples(documents, queries)
 
 
-def of_collection(found: Languages) -> list[str]:
+def of_collection(languages: Languages) -> list[str]:
     """Say which languages were recognised, and which analyzer BM25 gets for them."""
-    if not found.documents:
+    if not languages.documents:
         return [TOO_LITTLE]
-    language = language_for(found.documents)
+    language = language_for(languages.documents)
     name = analyzer_name(AnalyzerConfig(language=language))
-    lines = [f"language: the documents are {_in(found.documents)}; `bm25.index.language: {language}` ({name})"]
-    if language == "any" and len(found.documents) > 1:
+    lines = [f"language: the documents are {_in(languages.documents)}; `bm25.index.language: {language}` ({name})"]
+    if language == "any" and len(languages.documents) > 1:
         lines.append("  no stemming: all documents have one analyzer, and one language's stems are wrong for another")
     elif language != "en" and language not in ANALYZERS:
-        lines.append(f"  no stemming: Lucene has no analyzer for {spoken(found.documents)} that can be used here")
+        lines.append(f"  no stemming: Lucene has no analyzer for {spoken(languages.documents)} that can be used here")
     return lines
 
 
-def of_queries(found: Languages) -> list[str]:
+def of_queries(languages: Languages) -> list[str]:
     """Say that most queries are in a language that few documents have."""
-    if not found.documents or not found.queries or next(iter(found.queries)) in found.documents:
+    if not languages.documents or not languages.queries or next(iter(languages.queries)) in languages.documents:
         return []
     return [
-        f"language: the queries are {_in(found.queries)}, the documents are {_in(found.documents)}. BM25 finds only "
-        f"words that both have, such as names. A multilingual model reads both, for example {MULTILINGUAL}"
+        f"language: the queries are {_in(languages.queries)}, the documents are {_in(languages.documents)}. BM25 finds "
+        f"only words that both have, such as names. A multilingual model reads both, for example {MULTILINGUAL}"
     ]
 
 
-def of_analyzer(found: Languages, analyzer: AnalyzerConfig) -> list[str]:
+def of_analyzer(languages: Languages, analyzer: AnalyzerConfig) -> list[str]:
     """Say that BM25's analyzer is not for the documents' language."""
-    fits = language_for(found.documents)
-    decided = "language" in analyzer.model_fields_set and analyzer.language in found.documents
-    if not found.documents or analyzer.language in (fits, "any") or decided:
+    fits = language_for(languages.documents)
+    decided = "language" in analyzer.model_fields_set and analyzer.language in languages.documents
+    if not languages.documents or analyzer.language in (fits, "any") or decided:
         return []
     return [
-        f"language: `bm25.index.language` is {analyzer.language}, but the documents are {_in(found.documents)}. "
+        f"language: `bm25.index.language` is {analyzer.language}, but the documents are {_in(languages.documents)}. "
         f"Set `bm25: {{index: {{language: {fits}}}}}` ({analyzer_name(AnalyzerConfig(language=fits))})"
     ]
 
 
-def of_start_model(found: Languages, model: Pretrained) -> list[str]:
+def of_start_model(languages: Languages, model: Pretrained) -> list[str]:
     """Say that the start model does not read the documents' languages, as far as its card or its vocabulary tells."""
-    if not found.documents:
+    if not languages.documents:
         return []
-    known = {VARIANTS.get(code, code) for code in card.languages(model.model)}
-    share = None if known else share_spelled_out(model, found.texts)
-    if known and not known.issuperset(found.documents):
-        why = f"is {listing(sorted(map(name_of, known)))}"
+    readable = {VARIANTS.get(code, code) for code in card.languages(model.model)}
+    share = None if readable else share_spelled_out(model, languages.texts)
+    if readable and not readable.issuperset(languages.documents):
+        reason = f"is {listing(sorted(map(name_of, readable)))}"
     elif share is not None and share >= SPELLED_OUT:
-        why = f"has few words of these documents and reads {100 * share:.0f} % of their letters one by one"
+        reason = f"has few words of these documents and reads {100 * share:.0f} % of their letters one by one"
     else:
         return []
     return [
-        f"language: the start model {model.model} {why}; these documents are {_in(found.documents)}. Take a model of "
-        f"their language or a multilingual one, for example {MULTILINGUAL}"
+        f"language: the start model {model.model} {reason}; these documents are {_in(languages.documents)}. Take a "
+        f"model of their language or a multilingual one, for example {MULTILINGUAL}"
     ]
 
 
-def config_lines(found: Languages, model_remarks: Sequence[str]) -> str:
+def config_lines(languages: Languages, model_remarks: Sequence[str]) -> str:
     """Write the lines of a config that follow from the languages; empty for English."""
-    language, text = language_for(found.documents), ""
+    language, text = language_for(languages.documents), ""
     if language != "en":
-        text += f"bm25: {{index: {{language: {language}}}}}  # the documents are {_in(found.documents)}\n"
+        text += f"bm25: {{index: {{language: {language}}}}}  # the documents are {_in(languages.documents)}\n"
     if model_remarks:
         text += f"# The start model is not made for these documents. A model for many languages:\n# {EXAMPLE}\n"
     return text

@@ -71,5 +71,5 @@ def call(arguments: argparse.Namespace) -> None:
     print(f"To use it: data: {{format: beir, path: {out}}}")
 
 
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _counted(number: int, singular: str, plural: str) -> str:
+    return f"{number} {singular if number == 1 else plural}"

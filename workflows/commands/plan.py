@@ -86,39 +86,39 @@ def call(arguments: argparse.Namespace) -> None:
     if profile is not None:
         check_installed(profile.track)
     trials = [] if tuned is None else fixed_steps(tuned)
-    own = graph(experiment.wanted)
-    for line in _analyzers(own):
+    nodes = graph(experiment.wanted)
+    for line in _analyzers(nodes):
         print(line)
     print(plan_text(experiment.wanted, store))
     if experiment.defaults:
-        print(f"\nleft open, filled in:\n{defaults_text([one[:3] for one in experiment.defaults])}\n")
+        print(f"\nleft open, filled in:\n{defaults_text([default[:3] for default in experiment.defaults])}\n")
     waiting = pending([*experiment.wanted, *trials], store)
     missing = list(dict.fromkeys(name for node in waiting for name in missing_for(node)))
     if missing:
         print(f"source missing: {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else ""))
-    for told in (*_undecided(own, store), *_languages(own)):
-        print(told)
+    for line in (*_undecided(nodes, store), *_languages(nodes)):
+        print(line)
     for model in _models_elsewhere(waiting):
         print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
     Refusals(waiting, store, machine).check(artifacts=False)
     if profile is not None:
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
-    _say_changes(own, store)
+    _say_changes(nodes, store)
     if tuned is not None:
-        known = {node.fingerprint for node in own}
-        _say_changes([node for node in graph(trials) if node.fingerprint not in known], store, "`tune`")
+        in_run = {node.fingerprint for node in nodes}
+        _say_changes([node for node in graph(trials) if node.fingerprint not in in_run], store, "`tune`")
         print(_tuning(tuned))
 
 
 def _analyzers(nodes: Sequence[Step]) -> list[str]:
-    """Say how BM25 analyzes text."""
+    """Describe how BM25 analyzes text."""
     configs = [node.inputs["config"] for node in nodes if node.function is lucene_index]
     lines = [f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})" for config in configs]
     return list(dict.fromkeys(lines))
 
 
 def _languages(nodes: Sequence[Step]) -> list[str]:
-    """Say which languages do not fit each other, of collections whose files are here and can be read."""
+    """Report languages that do not fit each other, in collections whose files are here and can be read."""
     lines: list[str] = []
     analyzers = {
         node.inputs["data"].fingerprint: node.inputs["config"] for node in nodes if node.function is lucene_index
@@ -128,62 +128,62 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
         if node.function is not ingest or node.inputs["source"].missing():
             continue
         try:
-            found = languages.look(node.inputs["source"])
+            spoken = languages.look(node.inputs["source"])
         except UserError:  # the run says it
             continue
         if node.fingerprint in analyzers:
-            lines += languages.of_analyzer(found, analyzers[node.fingerprint])
-        lines += languages.of_queries(found)
+            lines += languages.of_analyzer(spoken, analyzers[node.fingerprint])
+        lines += languages.of_queries(spoken)
         for model in begun:
-            lines += languages.of_start_model(found, model)
+            lines += languages.of_start_model(spoken, model)
     return list(dict.fromkeys(lines))
 
 
 def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
-    """What to say of collections whose queries are documents themselves, as long as nobody has decided about these. Of
-    sources that are read for their judgements alone nothing."""
+    """Yield a remark for each collection whose queries are documents, until the config says what to do with these.
+    Skip sources that are read only for their judgements."""
     searched = {before.fingerprint for node in nodes if node.function is not evaluate for before in node.upstream}
     for node in nodes:
         if node.function is ingest and node.fingerprint in searched:
             record = store.record(node)
             with suppress(UserError):  # of files that cannot be read, which is the run's to say
-                told = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
-                if told:
-                    yield f"{node.label}: {told}"
+                remark = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
+                if remark:
+                    yield f"{node.label}: {remark}"
 
 
 def _models_elsewhere(waiting: Iterable[Step]) -> list[str]:
-    """The models that steps to be run begin from and that cannot be read here."""
+    """List the models that waiting steps begin from and that cannot be read here."""
     begun = [value for node in waiting for value in node.inputs.values() if isinstance(value, Pretrained)]
-    return list(dict.fromkeys(one.model for one in begun if not can_be_read(one)))
+    return list(dict.fromkeys(model.model for model in begun if not can_be_read(model)))
 
 
 def _say_changes(nodes: Iterable[Step], store: Store, by: str = "`run`") -> None:
-    """Print what a finished step has read and is another now, which a command stops by."""
+    """Print the changes to what finished steps have read, which stop a command."""
     for change in source_changes(nodes, store):
         print(f"{by} stops here: {change}")
 
 
 def _tuning(tuned: TunedExperiment) -> str:
-    """What `tune` would do, in a line."""
+    """Describe in a line what `tune` would do."""
     tuning = tuned.tuning
     drawn = len(_tried(tuned)) - tuning.baseline
-    own = ", beside the config as it is" if tuning.baseline else ""
+    baseline = ", beside the config as it is" if tuning.baseline else ""
     return (
         f"this is the plan of `run`; `{program()} tune {tuned.path}` tries {drawn:,} points of {listing(tuning.space)}"
-        f"{own}, by {tuning.measure} of {tuning.systems[-1]} on {tuning.split}"
+        f"{baseline}, by {tuning.measure} of {tuning.systems[-1]} on {tuning.split}"
     )
 
 
 def _tried(tuned: TunedExperiment) -> list[Point]:
-    """The points that a tuning tries; others that cost as much where it is Optuna that draws them."""
+    """Return the points that a tuning tries. If Optuna chooses them, return points of the same cost."""
     tuning = tuned.tuning
-    others = points(tuning.space, tuning.trials, tuning.seed) if tuning.search == "optuna" else []
-    return [*(point for point, _ in fixed_trials(tuned)), *others]
+    sampled = points(tuning.space, tuning.trials, tuning.seed) if tuning.search == "optuna" else []
+    return [*(point for point, _ in fixed_trials(tuned)), *sampled]
 
 
 def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:
-    """Print a line for each experiment: its steps, and those to run that none before it needs too."""
+    """Print a line per experiment: its steps, and how many are to run that no experiment before it runs."""
     if arguments.estimate or arguments.assume:
         raise UserError("--estimate is of one experiment; accepted: one config")
     machine = None if profile is None else resolve_machine(profile)
@@ -192,15 +192,15 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
         try:
             experiment, store = opened(argparse.Namespace(**vars(arguments), config=path))
         except NoSmallScale as error:
-            print(f"{path}: left out: {error.why}")
+            print(f"{path}: left out: {error.reason}")
             continue
         waiting = pending(experiment.wanted, store)
-        own = [node for node in waiting if node.fingerprint not in seen]
+        unseen = [node for node in waiting if node.fingerprint not in seen]
         try:
             Refusals(waiting, store, machine).check(artifacts=False)
         except UserError as error:
             raise error.within(str(path)) from None
-        print(f"{path}: {len(own)} to run of {len(graph(experiment.wanted))} steps")
+        print(f"{path}: {len(unseen)} to run of {len(graph(experiment.wanted))} steps")
         _say_changes(graph(experiment.wanted), store, f"{path}: `run`")
         seen |= {node.fingerprint for node in waiting}
     print(f"in all: {len(seen)} steps to run")
@@ -209,18 +209,18 @@ def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster 
 def _estimate(
     experiment: Experiment, store: Store, profile: Cluster, assumed: Mapping[str, float], tuned: TunedExperiment | None
 ) -> None:
-    """Print the estimate, of a tuning also that of its trials; UserError where the run cannot fit."""
-    here = site(profile, store.root)
-    here.check()
+    """Print the estimate, and that of a tuning's trials. UserError if the run cannot fit."""
+    profile_site = site(profile, store.root)
+    profile_site.check()
     trials = [] if tuned is None else [tuned.experiment(point) for point in _tried(tuned)]
-    measured = [] if tuned is None else [step for one in trials for steps in tuned.measure_steps(one) for step in steps]
+    measured = [] if tuned is None else [step for run in trials for steps in tuned.measure_steps(run) for step in steps]
     wanted = [*experiment.wanted, *measured]
     nodes = graph(wanted)
     waiting = nodes if "documents" in assumed else pending(wanted, store)
-    Refusals(waiting, store, here.machine()).check(artifacts=False)
-    whole = estimate(nodes, {node.fingerprint for node in waiting}, here, store, assumed=assumed)
-    found = whole.of(graph(experiment.wanted))
-    print(estimate_text(found))
+    Refusals(waiting, store, profile_site.machine()).check(artifacts=False)
+    whole = estimate(nodes, {node.fingerprint for node in waiting}, profile_site, store, assumed=assumed)
+    expected = whole.of(graph(experiment.wanted))
+    print(estimate_text(expected))
     _say_changes(graph(experiment.wanted), store)
     if tuned is not None:
         tried = whole.of(graph(measured))
@@ -229,7 +229,7 @@ def _estimate(
             f"`{program()} tune {tuned.path}`: {len(trials):,} trials of {steps}, those that they share counted once; "
             f"{duration(tried.seconds)} of work, {size(tried.kept)} of disk"
         )
-    if not assumed and profile.hardware is None and not found.problems:
-        write_estimate(experiment.run, found)
-    if problems := [*found.problems, *whole.problems]:
+    if not assumed and profile.hardware is None and not expected.problems:
+        write_estimate(experiment.run, expected)
+    if problems := [*expected.problems, *whole.problems]:
         raise UserError(f"this cannot fit: {problems[0]}")

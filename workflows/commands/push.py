@@ -14,9 +14,9 @@ from sparring.components.systems.config import SYSTEM
 from sparring.workflows.program import program
 
 OURS = (MODEL_CONFIG, SYSTEM)
-"""The files that say what a folder holds; a repository that has one was filled by this command."""
+"""Files that describe a folder. A repository that has one was filled by this command."""
 EMPTY = {".gitattributes", "README.md"}
-"""What a new repository may have."""
+"""Files that a new repository may have."""
 REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Check the folder, then the repository, then upload; print where it lies."""
+    """Check the folder, then the repository. Upload, and print the commit's URL."""
     folder, name = arguments.folder, arguments.repository
     _check_folder(folder)
     if not REPOSITORY.fullmatch(name):
@@ -51,12 +51,12 @@ def call(arguments: argparse.Namespace) -> None:
             "login`, or set HF_TOKEN"
         )
     with _named(name, api.endpoint):
-        there = _content(api, name, arguments.revision)
+        remote = _content(api, name, arguments.revision)
         api.create_repo(name, private=arguments.private or None, exist_ok=True)
         if arguments.revision is not None:
             api.create_branch(name, branch=arguments.revision, exist_ok=True)
         # What an earlier push left and this folder has not would be taken for a part of the model.
-        old = sorted(there - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
+        old = sorted(remote - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
         done = api.upload_folder(
             repo_id=name,
             folder_path=folder,
@@ -68,19 +68,19 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """UserError for a folder that `export` did not write, or whose parts go to repositories of their own."""
+    """Raise UserError if `export` did not write the folder, or if its parts go to separate repositories."""
     if any((folder / name).is_file() for name in OURS):
         return
-    inside = [one.parent for name in OURS for one in folder.glob(f"*/{name}")] if folder.is_dir() else []
+    inside = [file.parent for name in OURS for file in folder.glob(f"*/{name}")] if folder.is_dir() else []
     if inside:
         raise UserError(f"{folder}: holds several things; push one of them: {listing(sorted(inside))}")
-    what = "is no model or system of ours" if folder.is_dir() else "there is no such folder"
-    raise UserError(f"{folder}: {what}; accepted: what `{program()} export` wrote, such as DIRECTORY/retriever")
+    fault = "is no model or system of ours" if folder.is_dir() else "there is no such folder"
+    raise UserError(f"{folder}: {fault}; accepted: what `{program()} export` wrote, such as DIRECTORY/retriever")
 
 
 def _content(api: Any, name: str, revision: str | None) -> set[str]:
-    """The files of a repository's branch; none where there is no such repository. UserError where they are not what
-    this command has put there."""
+    """Return the files of a repository's branch. Empty if there is no repository. UserError if another program wrote
+    them."""
     from huggingface_hub.errors import RevisionNotFoundError
 
     if not api.repo_exists(name):  # asks once, where a listing asks a hub that is not there six times
@@ -101,7 +101,7 @@ def _content(api: Any, name: str, revision: str | None) -> set[str]:
 
 @contextmanager
 def _named(name: str, endpoint: str) -> Iterator[None]:
-    """UserError, in one line, for what the hub or the network refuses."""
+    """Turn refusals by the hub or the network into UserErrors of one line."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -113,12 +113,12 @@ def _named(name: str, endpoint: str) -> Iterator[None]:
         raise UserError(f"{name}: {' '.join(str(error).split())}") from None
     except HfHubHTTPError as error:
         status = None if error.response is None else error.response.status_code
-        why = {
+        reason = {
             401: "the hub does not accept the token; make one that may write, then `hf auth login`, or set HF_TOKEN",
             403: "the token may not write there; accepted: a token that may, or a repository of its owner",
             404: "there is no such owner, or the token may not see it",
         }.get(status or 0, f"the hub says: {_first_line(error)}")
-        raise UserError(f"{name}: {why}") from None
+        raise UserError(f"{name}: {reason}") from None
     except (httpx2.HTTPError, OSError) as error:
         raise UserError(f"{name}: {endpoint} cannot be reached: {_first_line(error)}") from None
 

@@ -27,8 +27,8 @@ def call(arguments: argparse.Namespace) -> None:
     finished(store, experiment.outcome.results)
     name = config_name(located(arguments.config))
     if arguments.file.exists() and recorded(arguments.file) != (name, list(arguments.assignments)):
-        told = shlex.join([name, *(word for one in arguments.assignments for word in ("--set", one))])
-        raise UserError(f"{arguments.file}: is there already, and no record of {told}; accepted: another FILE")
+        command = shlex.join([name, *(word for assignment in arguments.assignments for word in ("--set", assignment))])
+        raise UserError(f"{arguments.file}: is there already, and no record of {command}; accepted: another FILE")
     folder = RunFolder(experiment, store)
     record = record_of(
         folder.metrics(),

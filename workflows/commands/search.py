@@ -22,9 +22,9 @@ from sparring.workflows.serving import running
 from sparring.workflows.systems import deployable
 
 USUAL = 5
-"""Documents to show where nobody says how many."""
+"""Default number of documents to show."""
 SCORES = {"lexical": "BM25 {:.2f}", "dense": "retriever {:.3f}", "ranker": "ranker {:.2f}"}
-"""How the score of a stage is printed behind the one that the documents are in order of."""
+"""Formats of stages' scores, printed behind the score that orders the documents."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,32 +60,33 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _scores(hit: Hit) -> str:
-    """The score that the documents are in order of, and those of the stages by name, where it is not one stage's."""
+    """Format the score that orders the documents. If it combines stages, add theirs by name."""
     stages = [form.format(hit.scores[name]) for name, form in SCORES.items() if name in hit.scores]
     return f"{hit.score:.3f}" + ("" if list(hit.scores.values()) == [hit.score] else f": {', '.join(stages)}")
 
 
 def _exported(arguments: argparse.Namespace) -> list[Hit]:
-    """What the system in a folder finds."""
+    """Search with the system in a folder."""
     for key, value in {"--set": arguments.assignments, "--system": arguments.system}.items():
         if value:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
     folder, config = arguments.config, configs.read(arguments.config)
     k = _k(arguments, config)
-    found = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
-    if found is not None:
-        return found
+    hits = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
+    if hits is not None:
+        return hits
     return _found(LoadedSystem.load(folder, threads=cores(), models=_models(arguments)), arguments, k)
 
 
 def _of_run(arguments: argparse.Namespace) -> list[Hit]:
-    """What a system of a run finds: the named one, else the one that is asked where none is named. Say which."""
+    """Search with a run's system: the named one, else the default. Print which."""
     experiment, store = opened(arguments)
     outcome, name = experiment.outcome, arguments.system
     system = deployable.asked(outcome, store) if name is None else deployable.chosen(outcome, name)
-    of, called = running.identity(experiment, store_root(arguments)), deployable.LAST if system is None else system.name
+    identity = running.identity(experiment, store_root(arguments))
+    called = deployable.LAST if system is None else system.name
     k = USUAL if arguments.k is None else arguments.k
-    hits = running.asked(experiment.run, of, called, arguments.query, k, arguments.id)
+    hits = running.asked(experiment.run, identity, called, arguments.query, k, arguments.id)
     if hits is None:
         from sparring.workflows.systems import library
 
@@ -96,19 +97,19 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     if name is None:
         unfinished = "" if store.is_done(outcome.results) else "the run is not finished; "
         who = outcome.retrieval.retriever.label if system is None else system.name
-        others = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
-        print(f"{unfinished}{who} searches here; {others}", file=sys.stderr)
+        hint = "--system NAME asks another" if outcome.ranked else "the experiment that this is made of asks others"
+        print(f"{unfinished}{who} searches here; {hint}", file=sys.stderr)
     return hits
 
 
 def _found(system: LoadedSystem, arguments: argparse.Namespace, k: int) -> list[Hit]:
-    """What a system finds for the query, or for a document, which is left out."""
+    """Search for the query, or for documents like a document, which is left out."""
     text = arguments.query if arguments.id is None else system.text_of(arguments.id)
     return system.search([text], k, without=[arguments.id])[0]
 
 
 def _k(arguments: argparse.Namespace, config: configs.SystemConfig) -> int:
-    """How many documents to show; where nobody has said it, no more than a system ranks."""
+    """Return the number of documents to show. By default it is no more than a system ranks."""
     if arguments.k is None:
         return min(USUAL, config.limit)
     config.check_k(arguments.k, "-k")
@@ -116,7 +117,7 @@ def _k(arguments: argparse.Namespace, config: configs.SystemConfig) -> int:
 
 
 def _models(arguments: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    """How models compute: in this process, whatever the profile's mode."""
+    """Return a function that says how models compute: in this process, whatever the profile's mode."""
     cluster = clusters.read_cluster(arguments.cluster).model_copy(update={"mode": "inline"})
 
     def options() -> dict[str, Any]:

@@ -92,31 +92,29 @@ def _read(arguments: argparse.Namespace) -> Experiment:
     return loading.read(arguments.config, arguments.assignments, arguments.runs, store_root(arguments))
 
 
-def run_command(arguments: argparse.Namespace, *, here: bool = True) -> str:
-    """The command that runs or resumes the experiment that the arguments name; not `here` without the places of this
-    machine, for what others read."""
+def run_command(arguments: argparse.Namespace, *, local: bool = True) -> str:
+    """Return the command that runs or resumes an experiment. If `local`, add the places on this machine."""
     words = [word for assignment in arguments.assignments for word in ("--set", assignment)]
-    places = ["--store", str(arguments.store)] if here and arguments.store else []
-    places += ["--runs", str(arguments.runs)] if here and arguments.runs != Path("runs") else []
+    places = ["--store", str(arguments.store)] if local and arguments.store else []
+    places += ["--runs", str(arguments.runs)] if local and arguments.runs != Path("runs") else []
     cluster = getattr(arguments, "cluster", LAPTOP)
-    words += ["--cluster", str(cluster)] if here and cluster not in (None, LAPTOP) else []
+    words += ["--cluster", str(cluster)] if local and cluster not in (None, LAPTOP) else []
     return shlex.join([*program().split(), *places, "run", str(arguments.config), *words])
 
 
 def other_runs(arguments: argparse.Namespace) -> str:
-    """Words for the end of an error: which finished runs there are of a config whose own is not finished, and whether
-    that is known at all."""
+    """Return words for the end of an error: which other runs of a config are finished, or why that is unknown."""
     if loading.is_system(arguments.config):
         return ""
     experiment = _read(arguments)
-    if any(one.guessed for one in experiment.defaults):
+    if any(default.guessed for default in experiment.defaults):
         missing = next(iter(experiment.config.data.missing()), "the collection")
         return (
             f"; {missing} is not here, by which numbers of this config are chosen: a run of it may be finished, "
             "and its folder stands for the config"
         )
-    found = [one for one in loading.others(experiment) if (one / REPORT).is_file()]
-    return f"; or give another run's folder in place of the config: {listing(found)}" if found else ""
+    runs = [run for run in loading.others(experiment) if (run / REPORT).is_file()]
+    return f"; or give another run's folder in place of the config: {listing(runs)}" if runs else ""
 
 
 def add_pair(parser: argparse.ArgumentParser, option: str, does: str) -> None:

@@ -78,7 +78,7 @@ def call(arguments: argparse.Namespace) -> None:
             wait_seconds=cluster.wait_seconds,
         )
     stop = f"ray job stop --address {address} {job}"
-    how = f"its log: ray job logs --address {address} --follow {job}\nstop it: {stop}"
+    hints = f"its log: ray job logs --address {address} --follow {job}\nstop it: {stop}"
     state = "is running already" if running else "was sent"
     print(f"job {job} {state}; Ray's dashboard: {address}", file=sys.stderr, flush=True)
     if changed:
@@ -88,12 +88,12 @@ def call(arguments: argparse.Namespace) -> None:
             flush=True,
         )
     if arguments.no_wait:
-        print(f"{how}\nRepeat the command without --no-wait to follow it.")
+        print(f"{hints}\nRepeat the command without --no-wait to follow it.")
         return
     try:
         server.follow(job)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"The job {job} is still running. Repeat the command to follow it.\n{how}") from None
+        raise KeyboardInterrupt(f"The job {job} is still running. Repeat the command to follow it.\n{hints}") from None
     seconds = server.end(job)
     if isinstance(store, str) and not arguments.tune:  # any machine can write the report from the store
         words = [*program().split(), "--store", store, "report", str(arguments.config), *sets]
@@ -105,9 +105,9 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _relative(experiment: Experiment) -> str | None:
-    """A file or a model that a step reads by a path which means another place on the cluster."""
+    """Return a path that a step reads and that names another place on the cluster. None if there is none."""
     for node in graph(experiment.wanted):
-        for value in (one for one in node.inputs.values() if isinstance(one, Config)):
+        for value in (bound for bound in node.inputs.values() if isinstance(bound, Config)):
             for name in _read(value):
                 if not Path(name).is_absolute():
                     return name
@@ -115,7 +115,7 @@ def _relative(experiment: Experiment) -> str | None:
 
 
 def _read(config: Config) -> list[str]:
-    """What a step with this config reads outside the store, as the config names it."""
+    """List what a step with this config reads outside the store, as the config names it."""
     if isinstance(config, Pretrained):  # whose files lie where its name leads from here
         return [config.model] if is_directory(config.model) else []
     try:
@@ -125,17 +125,17 @@ def _read(config: Config) -> list[str]:
 
 
 def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
-    """The job's store and runs; UserError where they are places on this machine."""
-    given = arguments.store or os.environ.get("SPARRING_STORE")
+    """Return the job's store and runs. UserError if they are places on this machine."""
+    location = arguments.store or os.environ.get("SPARRING_STORE")
     accepted = "accepted: an absolute path that all nodes of the cluster see, or s3://BUCKET/PREFIX"
-    if given is None:
+    if location is None:
         raise UserError(f"--store: missing; a job's own folder is deleted when it ends; {accepted}")
-    if "://" in str(given):
-        s3.local_path(given)
+    if "://" in str(location):
+        s3.local_path(location)
         if arguments.tune and not arguments.runs.is_absolute():
             raise UserError("--runs: tuning keeps its table of trials there; accepted: an absolute path on the cluster")
-        return given, arguments.runs  # any machine can write the report from the store
-    store = Path(given)
+        return location, arguments.runs  # any machine can write the report from the store
+    store = Path(location)
     # The default of --runs is a folder of this machine.
     runs = store.parent / "runs" if arguments.runs == Path("runs") else arguments.runs
     for name, place in (("--store", store), ("--runs", runs)):
@@ -149,7 +149,7 @@ def places(arguments: argparse.Namespace) -> tuple[str | Path, Path]:
 
 
 def joining(path: Path) -> Cluster:
-    """A profile that joins the cluster which the job runs on; UserError where it names another."""
+    """Read a profile that joins the cluster on which the job runs. UserError if it names another cluster."""
     cluster = clusters.read_cluster(path)
     if cluster.mode != "ray":
         raise UserError(f"{path}: mode: {cluster.mode!r} is for one process; accepted for a job: ray")

@@ -63,10 +63,10 @@ def measures(outcome: Outcome, row: Row, deployment: Deployment, store: Store, c
         split=row.split,
         rows=[
             model_card.Row(
-                row.name, of["measure"], of["value"], *between.get(of["measure"], (None, None)), of["queries"]
+                row.name, cell["measure"], cell["value"], *between.get(cell["measure"], (None, None)), cell["queries"]
             )
-            for of in table["rows"]
-            if (place | {"seed": row.seed}).items() <= of.items()
+            for cell in table["rows"]
+            if (place | {"seed": row.seed}).items() <= cell.items()
         ],
         sampled=row.queries is not None,
         note=outcome.note,

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Run the trials, then what the best one's config leads to."""
+    """Run the trials, then the best trial's config."""
     from sparring.workflows.tuning import tune
     from sparring.workflows.tuning.config import read_tuning
     from sparring.workflows.tuning.first_trials import fixed_steps
@@ -45,5 +45,5 @@ def call(arguments: argparse.Namespace) -> None:
         print(f"next: {then(best)}   # its first lines say how to measure it on other queries")
         return
     shared_arguments.leave()  # this Ray has CPUs for many trials; the run starts its own
-    own: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
-    run.run_one(argparse.Namespace(**{**vars(arguments), **own}))
+    new: dict[str, Any] = {"config": best, "known_as": None, "assignments": [], "until": None, "no_estimate": False}
+    run.run_one(argparse.Namespace(**{**vars(arguments), **new}))

@@ -28,7 +28,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def verify(arguments: argparse.Namespace) -> None:
-    """Print a line for each file that is not as it was; UserError where there is one, unless it is removed."""
+    """Print a line per changed file. UserError if there are any, unless they are removed."""
     experiment, store = opened(arguments)
     nodes = [node for node in graph(experiment.wanted) if _has_record(node, store)]
     if not nodes:
@@ -38,12 +38,12 @@ def verify(arguments: argparse.Namespace) -> None:
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, disable=None, leave=False) as bar:
         for node in nodes:
             bar.set_description(node.label)
-            found = store.changes(node, bar.update)
-            if found is None:
+            changes = store.changes(node, bar.update)
+            if changes is None:
                 unknown.append(node.label)
-            elif found:
+            elif changes:
                 damaged.append(node)
-                lines = [f"  {node.label}: {store.location(node)}/{name} {how}" for name, how in found.items()]
+                lines = [f"  {node.label}: {store.location(node)}/{name} {change}" for name, change in changes.items()]
                 bar.write("\n".join(lines))
     if unknown:
         print(f"not verified, as no digests were kept when they were finished: {listing(unknown)}")
@@ -52,17 +52,17 @@ def verify(arguments: argparse.Namespace) -> None:
         print(f"{count} artifacts, {size(sum(sizes))}: every file is as its step left it")
         return
     again = " && ".join(f"{run_command(arguments)} --until {node.label!r}" for node in damaged)
-    said = f"{len(damaged)} of {count} artifacts are not as their steps left them"
+    summary = f"{len(damaged)} of {count} artifacts are not as their steps left them"
     if not arguments.remove:
         took = _took(damaged, store)
-        raise UserError(f"{said}, above; `--remove` removes them, and this makes them again, in {took}: {again}")
+        raise UserError(f"{summary}, above; `--remove` removes them, and this makes them again, in {took}: {again}")
     for node in damaged:
         store.remove(node)
-    print(f"{said}, and were removed; make them again: {again}")
+    print(f"{summary}, and were removed; make them again: {again}")
 
 
 def _has_record(node: Step, store: Store) -> bool:
-    """Whether an artifact is finished, or was before its record was damaged."""
+    """Check whether an artifact is finished, or was before its record was damaged."""
     try:
         return store.is_done(node)
     except Damaged:
@@ -70,7 +70,7 @@ def _has_record(node: Step, store: Store) -> bool:
 
 
 def _took(nodes: Sequence[Step], store: Store) -> str:
-    """What artifacts took to make, in words; one whose record is damaged counts nothing."""
+    """Format the time that artifacts took to make. Damaged records count nothing."""
     seconds = 0.0
     for node in nodes:
         with suppress(Damaged):

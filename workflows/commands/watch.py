@@ -24,15 +24,15 @@ from sparring.workflows.tuning.report import format_table
 from sparring.workflows.tuning.trials import TrialTable
 
 NEXT = 4
-"""How many of the waiting steps are named."""
+"""Number of waiting steps that are named."""
 MEASURED = 12
-"""How many of the systems that were measured are shown with their scores: the last ones."""
+"""Number of measured systems that are shown with their scores: the last ones."""
 SHOWN = 3
-"""How many values of another run."""
+"""Number of another run's values that are shown."""
 
 
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
-    """Show a run until it is finished, or Ctrl-C: redrawn in place on a terminal, elsewhere printed whenever a step
+    """Show a run until it is finished, or Ctrl-C. A terminal is redrawn in place; elsewhere, print whenever a step
     begins or ends."""
     live, before, drawn, followed = sys.stdout.isatty(), "", 0, False
     while True:
@@ -66,13 +66,13 @@ def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 
 
 
 def fitted(text: str) -> str:
-    """A text cut to the terminal, whose lines can then be erased: one that wraps or scrolls away cannot."""
+    """Cut a text to the terminal, so that it can be erased: lines that wrap or scroll away cannot."""
     lines, rows = text.splitlines(), shutil.get_terminal_size((100, 24)).lines - 1
     return "\n".join(line[: columns()] for line in lines[:rows])
 
 
 def trials_in(run: Path) -> TrialTable | None:
-    """The trials of a tuning in a run's folder; those that were running when their driver was killed wait."""
+    """Read the trials of a tuning in a run's folder. Trials whose driver was killed are waiting again."""
     trials = TrialTable.read(run)
     if trials is not None and not is_at_work(run):
         for trial in trials.trials:
@@ -81,21 +81,21 @@ def trials_in(run: Path) -> TrialTable | None:
 
 
 def trials_view(trials: TrialTable, until_then: str = "") -> str:
-    """A tuning as it is now; where nothing is at work on it, how it goes on, and what is done `until_then`."""
+    """Describe a tuning as it is now. If nothing is at work on it, say how to resume it and add `until_then`."""
     idle = trials.under_way and not is_at_work(trials.folder)
     return format_table(trials) + (f"\n  nothing is running; repeat `tune` to resume{until_then}" if idle else "")
 
 
 def _of_trials(trials: TrialTable, experiment: Experiment, store: Store) -> dict[str, str]:
-    """A line for each step that trials run now, or that they have in common, by the artifact's name."""
-    known: dict[str, Step | Artifact] = {node.name: node for node in graph(experiment.wanted)}
-    nodes = [known.get(name) or Artifact(name, name) for name in trials.artifacts]
+    """Return a line for each running step of trials, by the artifact's name."""
+    steps: dict[str, Step | Artifact] = {node.name: node for node in graph(experiment.wanted)}
+    nodes = [steps.get(name) or Artifact(name, name) for name in trials.artifacts]
     held = store.holders(nodes)
     return {node.name: _busy(node, store, held) for node in nodes if node.name in held}
 
 
 def _busy(node: Step | Artifact, store: Store, held: dict[str, str]) -> str:
-    """A line for a step that a driver runs: how far it is, or who runs it."""
+    """Describe a running step: its progress, or who runs it."""
     state = store.progress(node)
     title = f"[{node.phase}] {node.label}" if isinstance(node, Step) and node.phase else node.label
     if state is None:
@@ -104,20 +104,20 @@ def _busy(node: Step | Artifact, store: Store, held: dict[str, str]) -> str:
 
 
 def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) -> str:
-    """A run as it is now, with a line for each running step; `again` is the command that resumes it."""
+    """Describe a run as it is now, with a line per running step. `again` is the command that resumes it."""
     whole = len(graph(experiment.wanted))
-    left = _time_left(experiment, store, waiting)
+    rest = _time_left(experiment, store, waiting)
     place = "" if s3.is_cached(store.root) or store.root.exists() else f"; there is no store at {store.root}"
-    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{left}{place}"]
+    lines = [f"{experiment.name}: {whole - len(waiting)} of {whole} steps done, {len(waiting)} to run{rest}{place}"]
     held = store.holders(waiting)
     busy = [node for node in waiting if node.name in held]
     lines += [_busy(node, store, held) for node in busy]
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
-    if waiting and not busy and (found := others(experiment)):
+    if waiting and not busy and (runs := others(experiment)):
         lines.append("  other runs of this config, which `show` takes too:")
-        lines += [f"    {folder}{_set(experiment, folder)}" for folder in found]
-    lines += [f"  failed: {node.label}: {why}" for node in waiting if node not in busy and (why := _why(node, store))]
+        lines += [f"    {folder}{_set(experiment, folder)}" for folder in runs]
+    lines += [f"  failed: {node.label}: {line}" for node in waiting if node not in busy and (line := _why(node, store))]
     stopped = {node: describe(store.path(node)) for node in waiting if node not in busy}
     lines += [
         f"  stopped: {node.label} at {how_far}; {_kept(node, store)}" for node, how_far in stopped.items() if how_far
@@ -133,19 +133,19 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     return "\n".join(lines)
 
 
-def _set(experiment: Experiment, other: Path) -> str:
-    """The values of another run that are not this one's, as `--set` takes them."""
+def _set(experiment: Experiment, folder: Path) -> str:
+    """List the values of another run that differ from this run's, as `--set` takes them."""
     try:
-        found = changes(experiment.config.model_dump(mode="json"), read_yaml(other / CONFIG))
+        differences = changes(experiment.config.model_dump(mode="json"), read_yaml(folder / CONFIG))
     except UserError:  # the run that is looked at is another
         return f" (its {CONFIG} cannot be read)"
-    told = [f"{key}={text_of(value)}" for key, _, value in found[:SHOWN]]
-    more = f", and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return f": {', '.join(told)}{more}" if told else ""
+    values = [f"{key}={text_of(value)}" for key, _, value in differences[:SHOWN]]
+    more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    return f": {', '.join(values)}{more}" if values else ""
 
 
 def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str:
-    """The whole run's time left, by what was estimated of it and what finished steps took; empty where nothing was."""
+    """Format a run's remaining time, by its estimate and finished steps. Empty if nothing runs or was estimated."""
     forecast, held = read_estimate(experiment.run), store.holders(waiting)
     if forecast is None or not held:
         return ""
@@ -159,7 +159,7 @@ def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str
 
 
 def _kept(node: Step, store: Store) -> str:
-    """What is left of a step that was stopped."""
+    """Say from where a stopped step continues."""
     if node.function.__name__ != "train":
         return "what was saved of it is kept"
     saved = [int(path.name.partition("-")[2]) for path in store.path(node).glob("checkpoints/update-[0-9]*")]
@@ -167,7 +167,7 @@ def _kept(node: Step, store: Store) -> str:
 
 
 def _why(node: Step, store: Store) -> str:
-    """The last line of the step's last failure, or nothing."""
+    """Return the last line of the step's last failure. Empty if it has not failed."""
     path = store.path(node) / FAILURE
     try:
         return path.read_text().strip().splitlines()[-1]

@@ -22,15 +22,15 @@ from sparring.components.config import UserError
 from sparring.components.retrieval import lucene
 
 IDLE_SECONDS = 30.0
-"""After so long without work a child ends, with Java's memory."""
+"""Seconds without work after which a child ends, with Java's memory."""
 
 INHERITED = re.compile("_?JAVA|JDK|CLASSPATH|LD_|PATH|PYTHON")
-"""How variables begin that Java, Python or the linker heed; libraries set others while a run goes on."""
+"""Prefixes of variables that Java, Python or the linker heed. Libraries set further variables during a run."""
 
 
 class InChild:
-    """A worker (`workflows.distributed.shards`) whose work is done in a child process. It is ready to work when this is
-    made: starting Java is no part of the work."""
+    """A worker (`workflows.distributed.shards`) whose work is done in a child process. Java has started when the
+    constructor returns."""
 
     def __init__(self, *, work: Callable[..., Any], threads: int, **constructor: Any) -> None:
         self._child, self._whole = _idle.taken(threads) or _Child(threads), True
@@ -43,10 +43,10 @@ class InChild:
     def __call__(self, task: dict[str, Any], path: Path) -> None:
         self._tell(task, path)
 
-    def _tell(self, *what: Any) -> None:
-        """Send the child something, and wait until it has done it."""
+    def _tell(self, *message: Any) -> None:
+        """Send the child a message, and wait until it has done what it says."""
         try:
-            self._child.tell(*what)
+            self._child.tell(*message)
         except (EOFError, OSError):
             status = self._child.end()
             lucene.check_java()
@@ -56,7 +56,7 @@ class InChild:
             raise
 
     def close(self) -> None:
-        """Leave the child to what comes next; one in which something went wrong ends."""
+        """Leave the child to the next work. A child in which something went wrong ends."""
         if self._whole and self._child.freed():
             _idle.keep(self._child)
         else:
@@ -64,31 +64,31 @@ class InChild:
 
 
 class _Child:
-    """A process that does one work after another."""
+    """A process that works for one worker after another."""
 
     def __init__(self, threads: int) -> None:
         self.threads, self.surroundings = threads, surroundings()
-        self._pipe, theirs = multiprocessing.Pipe()
+        self._pipe, child_end = multiprocessing.Pipe()
         # A fork would carry over Ray's and torch's threads; multiprocessing's own fresh start would run this process's
         # main module again, which in one of Ray's workers imports Ray.
         code = "import sys; sys.path[:] = sys.argv[3:]; from sparring.workflows.distributed import java; "
         code += "java.serve(*sys.argv[1:3])"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(theirs.fileno()), str(IDLE_SECONDS), *sys.path],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-c", code, str(child_end.fileno()), str(IDLE_SECONDS), *sys.path],
+            pass_fds=[child_end.fileno()],
             stdin=subprocess.PIPE,
         )
-        theirs.close()
+        child_end.close()
 
-    def tell(self, *what: Any) -> None:
-        """Send something, and wait until it is done; EOFError or OSError where the child has died."""
-        self._pipe.send(what)
+    def tell(self, *message: Any) -> None:
+        """Send a message, and wait until it is done. EOFError or OSError if the child has died."""
+        self._pipe.send(message)
         failure = self._pipe.recv()
         if failure is not None:
             raise failure
 
     def freed(self) -> bool:
-        """Whether it is there, holds nothing any more, and waits for other work."""
+        """Check whether the child lives, and make it free its worker and wait for the next."""
         try:
             self.tell()
         except Exception:
@@ -96,7 +96,7 @@ class _Child:
         return True
 
     def end(self) -> int:
-        """End the process; its exit status."""
+        """End the process, and return its exit status."""
         self._pipe.close()
         status = self._process.wait()
         assert self._process.stdin is not None
@@ -105,7 +105,7 @@ class _Child:
 
 
 def surroundings() -> tuple[Any, ...]:
-    """What a process inherits that Java or Python heeds."""
+    """Return what a process inherits that Java or Python heeds."""
     inherited = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
     with suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
         return list(sys.path), inherited, os.getcwd()
@@ -113,14 +113,14 @@ def surroundings() -> tuple[Any, ...]:
 
 
 class _Idle:
-    """The child that waits for work, if one does."""
+    """The child that waits for work, if there is one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: _Child | None = None
 
     def taken(self, threads: int) -> _Child | None:
-        """The child, if one that started now would be no other; it may have more threads than are asked for."""
+        """Take the child if a new one would be the same. It may have more threads than requested."""
         child = self._swapped(None)
         if child is None:
             return None
@@ -152,8 +152,8 @@ atexit.register(_idle.end)
 
 
 def serve(handle: str, idle_seconds: str) -> None:
-    """The child process: makes the worker that it is sent, gives it each task, frees it when it is sent nothing, and
-    answers each time with None or the error. It ends after so long without a worker."""
+    """Run the child process: make the worker that it is sent, give the worker each task, and free it at an empty
+    message. Answer each message with None or the error. End after so long without a worker."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback: the parent is interrupted too, and tells
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))

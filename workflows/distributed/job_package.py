@@ -40,19 +40,19 @@ def pack(config: Path, cluster: Cluster, folder: Path, assignments: Sequence[str
         try:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         except shutil.Error as error:
-            source, _, why = error.args[0][0]
+            source, _, reason = error.args[0][0]
             raise UserError(
-                f"{source}: cannot be read, and all of {name}/ is sent with a job ({why}); accepted: files "
+                f"{source}: cannot be read, and all of {name}/ is sent with a job ({reason}); accepted: files "
                 "and folders; remove it"
             ) from None
     write(folder / PROFILE, cluster.model_dump(mode="json"))
     return pack_experiment(config, folder)
 
 
-def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> str:
-    """Write an experiment's file, merged with the files that it is based on, and the experiments that it builds on; its
-    place in the folder. What another experiment names may lie beside it."""
-    config = located(config, beside)
+def pack_experiment(config: Path, folder: Path, referrer: Path | None = None) -> str:
+    """Write an experiment's file, merged with its bases, and the experiments that it builds on. Return its place in
+    the folder. A file that another experiment, the referrer, names may lie next to it."""
+    config = located(config, referrer)
     source = config.resolve()
     if source.is_relative_to(ROOT):
         place = source.relative_to(ROOT)
@@ -82,8 +82,8 @@ def pack_experiment(config: Path, folder: Path, beside: Path | None = None) -> s
 
 
 def _check_assignments(assignments: Sequence[str], where: str) -> None:
-    """UserError for one that names the file of an experiment which is not of the repository: a file that the key itself
-    names is sent, and the key says so there."""
+    """Raise UserError if an assignment names an experiment's file outside the repository. A file that the key itself
+    names is sent, and the key says so."""
     for assignment in assignments:
         named = override({}, [assignment])
         key = next((key for key in EXPERIMENT_KEYS if isinstance(named.get(key), str)), None)
@@ -105,8 +105,8 @@ def write(path: Path, tree: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The job's environment variables: Ray's settings, the commit, what sends it, and `$SPARRING_DATA` where it is set
-    here."""
+    """Return the job's environment variables: Ray's settings, the commit, the sending program, and `$SPARRING_DATA`
+    if it is set here."""
     data = os.environ.get("SPARRING_DATA")
     if data and not Path(data).is_absolute():
         raise UserError(
@@ -121,13 +121,13 @@ def environment() -> dict[str, str]:
 
 
 def largest(folder: Path) -> str:
-    """The largest file that a job is sent, and its size."""
+    """Name the largest file that a job is sent, with its size."""
     size, path = max((path.stat().st_size, path) for path in folder.rglob("*") if path.is_file())
     return f"{path.relative_to(folder)} ({size / 2**20:,.0f} MiB)"
 
 
 def digest(folder: Path, words: list[str]) -> str:
-    """The digest of all that a job is sent, and of further words: the same for the same job."""
+    """Compute the digest of all that a job is sent, and of further words. Equal jobs have equal digests."""
     total = hashlib.sha256(json.dumps(words).encode())
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{path.relative_to(folder)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())

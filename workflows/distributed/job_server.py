@@ -28,13 +28,13 @@ LOST_SECONDS = 120.0
 RETRY_SECONDS = 5.0
 """Seconds between two attempts to send a job to a head that is still starting."""
 KILLED = 137
-"""The exit status of what SIGKILL has ended."""
+"""Exit status of a process that SIGKILL has ended."""
 LAST_LOGS = ", last available logs"
-"""What follows in Ray's message is the log that was followed."""
+"""Words in Ray's message before the log, which was followed already."""
 TOO_LARGE = "status code 413"
-"""What Ray answers to a package that is larger than its job server takes."""
+"""Words in Ray's answer to a package that is larger than its job server takes."""
 NO_AGENT = "No available agent"
-"""What Ray answers while the agent of the head's node is missing."""
+"""Words in Ray's answer while the agent of the head's node is missing."""
 NO_AGENT_WHY = (
     "Either it has just started, or another Ray on its machine has its agent's port (52365); then start it with `ray "
     "start --head --dashboard-agent-listen-port=0`"
@@ -42,13 +42,13 @@ NO_AGENT_WHY = (
 
 
 class Sent(NamedTuple):
-    """What has become of a command that was sent."""
+    """Outcome of sending a command."""
 
     job: str
     running: bool
-    """Whether it was running already, and nothing was sent."""
+    """Whether the job was running already, so that nothing was sent."""
     changed: bool = False
-    """Whether what runs was sent with other code or settings."""
+    """Whether the running job was sent with other code or settings."""
 
 
 class JobServer:
@@ -59,7 +59,7 @@ class JobServer:
 
     @classmethod
     def at(cls, address: str) -> "JobServer":
-        """The job server at a URL; UserError where none answers or it does not accept us."""
+        """Connect to the job server at a URL. UserError if none answers or it does not accept us."""
         check_answers(address)
         return cls(_client(address))
 
@@ -93,14 +93,14 @@ class JobServer:
         return Sent(sent, running=False)
 
     def _jobs(self) -> list[Any]:
-        """All jobs that the server knows."""
+        """Return all jobs that the server knows."""
         try:
             return list(self._asked(self._client.list_jobs))
         except RuntimeError as error:
             raise StepFailed(f"{self._client.get_address()} does not list its jobs: {first_line(error)}") from error
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
-        """What the server answers before a job is followed; StepFailed if the connection breaks."""
+        """Return the server's answer before a job is followed. StepFailed if the connection breaks."""
         try:
             return ask()
         except OSError as error:  # of Python, or of Ray's HTTP library
@@ -113,7 +113,7 @@ class JobServer:
             ) from error
 
     def _sent(self, wait_seconds: float, **job: Any) -> str:
-        """Send a job, again and again while its head has no agent that could start it."""
+        """Send a job. Try again while the head has no agent that could start it."""
         end, announced = time.monotonic() + wait_seconds, False
         while True:
             try:
@@ -169,7 +169,7 @@ class JobServer:
             await asyncio.sleep(1.0)
 
     def end(self, job: str) -> float:
-        """How many seconds a job that is done took; where it failed, raises what a run here would have raised."""
+        """Return how many seconds a finished job took. If it failed, raise what a run here would have raised."""
         try:
             info = self._client.get_job_info(job)
             log = self._client.get_job_logs(job)
@@ -185,7 +185,7 @@ class JobServer:
         raise StepFailed(f"job {job}: {reason}")
 
     def _is_unknown(self, job: str) -> bool:
-        """Whether a server answers, and says that it has no such job."""
+        """Check whether a server answers and says that it has no such job."""
         try:
             self._client.get_job_status(job)
         except Exception as error:
@@ -199,7 +199,7 @@ class JobServer:
 
 
 def _reason(info: Any, log: str) -> str:
-    """Why a job failed: what its command says, or else what Ray says of the command."""
+    """Say why a job failed: what its command says, else what Ray says of the command."""
     errors = [line for line in log.splitlines() if line.startswith(("error: ", "failed: "))]
     if errors:
         return errors[-1].partition(": ")[2]
@@ -209,23 +209,23 @@ def _reason(info: Any, log: str) -> str:
 
 
 def url_of(address: str) -> str:
-    """A job server's URL without a slash at its end; UserError where it is none, or holds a secret."""
+    """Return a job server's URL without a slash at its end. UserError if it is invalid or holds a secret."""
     if "@" in address or "?" in address:
         raise UserError(
             "--address: holds more than a host and a port, and would be written to logs; accepted: http(s)://HOST:PORT"
         )
     try:
         url = urllib.parse.urlsplit(address)
-        known = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
+        valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
     except ValueError:  # half of an IPv6 address, or a port that is no number
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise UserError(f"--address {address}: accepted: the job server's URL, such as http://127.0.0.1:8265")
     return address.rstrip("/")
 
 
 def check_answers(address: str) -> None:
-    """UserError unless a job server of Ray's answers there; Ray's own client would wait for minutes."""
+    """Raise UserError unless a job server of Ray's answers. Ray's own client would wait for minutes."""
     try:
         with urllib.request.urlopen(f"{address}/api/version", timeout=ANSWER_SECONDS) as reply:
             answer = json.load(reply)
@@ -251,7 +251,7 @@ def check_answers(address: str) -> None:
 
 
 def _proxy(address: str) -> str:
-    """Words for the end of an error where a proxy was asked in an address's place, as Ray's client would."""
+    """Return words for the end of an error if a proxy was asked instead of the address, as Ray's client would."""
     url = urllib.parse.urlsplit(address)
     if url.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(url.netloc):
         return ""
@@ -259,7 +259,7 @@ def _proxy(address: str) -> str:
 
 
 def _client(address: str) -> Any:
-    """Ray's client of a job server; UserError where the server does not accept us."""
+    """Return Ray's client of a job server. UserError if the server does not accept us."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         os.environ.pop(name, None)  # Ray would prefer these to the address that it is given
     from ray.exceptions import AuthenticationError
@@ -278,17 +278,17 @@ def _client(address: str) -> Any:
         raise UserError(f"--address {address}: the cluster does not accept the token {_token_source()}") from None
     except (OSError, RuntimeError, ValueError) as error:
         path = urllib.parse.urlsplit(address).path
-        found = f"; most job servers have no path, and this address has {path}" if path else ""
-        raise UserError(f"--address {address}: {first_line(error)}{found}") from None
+        hint = f"; most job servers have no path, and this address has {path}" if path else ""
+        raise UserError(f"--address {address}: {first_line(error)}{hint}") from None
 
 
 def _token_source() -> str:
-    """Where Ray takes the token from, never the token itself."""
+    """Say where Ray takes the token from, without the token."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "in RAY_AUTH_TOKEN"
     return f"in {os.environ.get('RAY_AUTH_TOKEN_PATH') or '~/.ray/auth_token'}"
 
 
 def first_line(message: Any) -> str:
-    """The first line of a library's message or error."""
+    """Return the first line of a library's message or error."""
     return next(iter(str(message).strip().splitlines()), type(message).__name__)

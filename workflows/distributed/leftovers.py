@@ -14,23 +14,23 @@ DRIVER = "SPARRING_DRIVER"
 
 
 def mark() -> None:
-    """Mark what this process starts from now on as that of a run whose driver it is."""
+    """Mark the processes that this process starts from now on: it is their driver."""
     os.environ[DRIVER] = str(os.getpid())
 
 
 def leftovers() -> dict[int, list[psutil.Process]]:
-    """Processes whose driver is gone, by the driver's process id. Those of other users cannot be seen."""
-    found: dict[int, list[psutil.Process]] = {}
+    """Return the processes whose driver is gone, by the driver's process id. Other users' processes cannot be seen."""
+    orphans: dict[int, list[psutil.Process]] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, ValueError):
             driver = int(process.environ().get(DRIVER, ""))
             if process.status() != psutil.STATUS_ZOMBIE and not _drives(driver, process):
-                found.setdefault(driver, []).append(process)
-    return found
+                orphans.setdefault(driver, []).append(process)
+    return orphans
 
 
 def driver_of(process: psutil.Process) -> int | None:
-    """The driver that has itself started a process; None for any other process."""
+    """Return the driver that started a process itself. None for any other process."""
     with suppress(psutil.Error, ValueError):
         driver = int(process.environ().get(DRIVER, ""))
         return driver if process.ppid() == driver else None
@@ -38,7 +38,7 @@ def driver_of(process: psutil.Process) -> int | None:
 
 
 def _drives(driver: int, process: psutil.Process) -> bool:
-    """Whether a driver of that id still lives; a younger process has the id of one that is gone."""
+    """Check whether a driver of that id still lives. If it is younger than the process, it only has the same id."""
     try:
         parent = psutil.Process(driver)
         return bool(parent.status() != psutil.STATUS_ZOMBIE and parent.create_time() <= process.create_time())

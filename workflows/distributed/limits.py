@@ -25,18 +25,18 @@ def available_memory() -> float:
 
 
 def cpus() -> float:
-    """CPUs whose time this process may use in a period. Infinite if there is no quota."""
+    """Return the CPUs whose time this process may use in a period. Infinite if there is no quota."""
     return min((_quota(group) for group in _groups("cpu")), default=UNLIMITED)
 
 
 def memory() -> float:
-    """Bytes of memory that this process may use. Infinite if there is no limit."""
+    """Return the bytes of memory that this process may use. Infinite if there is no limit."""
     names = ("memory.max", "memory.limit_in_bytes")
     return min((_number(group / name) for group in _groups("memory") for name in names), default=UNLIMITED)
 
 
 def _quota(group: Path) -> float:
-    """A group's own quota, in CPUs."""
+    """Return a group's own quota, in CPUs."""
     try:
         words = (group / "cpu.max").read_text().split()
     except OSError:
@@ -46,7 +46,7 @@ def _quota(group: Path) -> float:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """The folders of the groups whose limits hold for this process: its own group and all above it."""
+    """Yield the folders of the groups whose limits hold for this process: its own group and all above it."""
     try:
         lines = OWN.read_text().splitlines()
     except OSError:  # not Linux, or no control groups
@@ -56,12 +56,12 @@ def _groups(controller: str) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         mount = MOUNT / controller if controllers else MOUNT  # v1 has a hierarchy for each controller, v2 one for all
-        own = mount / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(mount))
+        group = mount / path.lstrip("/")
+        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
 
 
 def _number(file: Path) -> float:
-    """The limit in a file. Infinite if the file is not there."""
+    """Read the limit in a file. Infinite if the file is missing."""
     try:
         return _limit(file.read_text())
     except OSError:
@@ -69,6 +69,6 @@ def _number(file: Path) -> float:
 
 
 def _limit(word: str) -> float:
-    """A limit as a number. `max`, and in v1 a negative number, mean that there is none."""
+    """Convert a limit to a number. `max`, and in v1 a negative number, mean that there is no limit."""
     number = UNLIMITED if word.strip() == "max" else float(word)
     return number if number >= 0 else UNLIMITED

@@ -101,9 +101,9 @@ class Machine:
         for key, pool in pools.items():
             workers, most = pool.workers or 1, int(count / pool.gpus)
             if workers > most:
-                each = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
+                share = f"{pool.gpus:g} of a {kind}" if pool.gpus < 1 else f"a {kind}"
                 raise UserError(
-                    f"cluster: {key}.workers: {workers} workers with {each} each are asked for, and there are {count} "
+                    f"cluster: {key}.workers: {workers} workers with {share} each are asked for, and there are {count} "
                     f"{kind}s; accepted: 1 to {most}"
                 )
         for key, pool in {**maps, "java": profile.java}.items():

@@ -54,46 +54,46 @@ def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
     """Wait until the processors for training are there, for at most `wait_seconds`, if the cluster may still grow."""
     kind, workers = "GPU" if cluster.device == "cuda" else "CPU", cluster.train.workers or 1
     if _may_grow(ray):
-        _wait(ray, cluster, kind, workers, 1.0, what="nodes", who="training asks for", why="train.workers")
+        _wait(ray, cluster, kind, workers, 1.0, noun="nodes", who="training asks for", note="train.workers")
 
 
-def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, each: float = 1.0) -> None:
+def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, share: float = 1.0) -> None:
     """Wait until the processors are there that so many workers of a step cannot do without. `kind` is `CPU` or `GPU`.
 
     RuntimeError after `wait_seconds`. The processors were there when the run began, but their node may have died.
     """
-    if not _wait(ray, cluster, kind, workers, each, what="processors", who="this step needs", why="a node was lost"):
+    if not _wait(ray, cluster, kind, workers, share, noun="processors", who="this step needs", note="a node was lost"):
         raise RuntimeError(
             f"the cluster has lost {kind}s that this step needs, and none came back in {cluster.wait_seconds} s "
             "(wait_seconds in the profile). Repeat the command when they are there."
         )
 
 
-def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, each: float, *, what: str, who: str, why: str) -> bool:
+def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, noun: str, who: str, note: str) -> bool:
     """Wait until so many workers can have their processors, for at most `wait_seconds`. Return whether they can.
 
     Ray's autoscaler is asked for them: it starts no nodes for a driver that only waits.
     """
-    needed = round(workers * each, 6)
+    total = round(workers * share, 6)
 
     def available() -> float:
         return float(ray.cluster_resources().get(kind, 0))
 
     def enough() -> bool:
-        return available() >= needed
+        return available() >= total
 
     if enough() or not cluster.wait_seconds:
         return enough()
     from ray.autoscaler.sdk import request_resources
 
     print(
-        f"waiting for {what}, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are "
-        f"{available():g} {kind}s, and {who} {needed:g} ({why})",
+        f"waiting for {noun}, at most {cluster.wait_seconds} s (wait_seconds in the profile): there are "
+        f"{available():g} {kind}s, and {who} {total:g} ({note})",
         file=sys.stderr,
         flush=True,
     )
     end = time.monotonic() + cluster.wait_seconds
-    request_resources(bundles=[{kind: each}] * workers)
+    request_resources(bundles=[{kind: share}] * workers)
     try:
         while not enough() and time.monotonic() < end:
             time.sleep(1.0)
@@ -103,27 +103,27 @@ def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, each: float, *, w
 
 
 def _may_grow(ray: Any) -> bool:
-    """Whether something may add nodes: KubeRay or Ray's launcher, which name the group that a node belongs to. A
-    cluster that people started with `ray start` is taken to be complete."""
+    """Check whether something may add nodes: KubeRay or Ray's launcher, which name each node's group. A cluster that
+    people started with `ray start` counts as complete."""
     if os.environ.get("RAY_USAGE_STATS_KUBERAY_IN_USE") == "1":
         return True
     return any("ray.io/node-group" in node["Labels"] for node in ray.nodes() if node["Alive"])
 
 
 def locked() -> dict[str, str]:
-    """The requirement of every locked package, with its version and the platforms that need it, by name."""
+    """Return the requirement of every locked package, with its version and the platforms that need it, by name."""
     lines = [line.removesuffix(" \\") for lock in LOCKS for line in lock.read_text().splitlines()]
     return {line.partition("==")[0]: line for line in lines if re.match(r"[a-z0-9][\w.-]*==", line)}
 
 
 def installed_versions() -> dict[str, str]:
-    """The version of Python and of every locked package that is installed here, by name."""
-    found = {name: version for name in locked() if (version := _installed_version(name)) is not None}
-    return {"python": platform.python_version(), **found}
+    """Return the versions of Python and of every locked package that is installed here, by name."""
+    versions = {name: version for name in locked() if (version := _installed_version(name)) is not None}
+    return {"python": platform.python_version(), **versions}
 
 
 def _node_problem(probe: str, versions: dict[str, str]) -> str:
-    """What is wrong with the node that runs this, in words; empty where nothing is."""
+    """Say what is wrong with the node that runs this. Empty if nothing is."""
     place = s3.local_path(Path(probe))
     if s3.is_cached(place):
         try:
@@ -134,25 +134,25 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
             return " ".join(str(error).split())
     elif not place.exists():
         return f"does not see {Path(probe).parent}; the store must be on a filesystem that all nodes share"
-    others = [
+    differences = [
         f"{name} {installed or 'missing'} (here: {version})"
         for name, version in versions.items()
         # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
         if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
         != version
     ]
-    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    if not others:
+    more = f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    if not differences:
         return ""
     return (
-        f"its packages are not those of this machine: {listing(others[:3])}{more}. Set up both from one checkout "
+        f"its packages are not those of this machine: {listing(differences[:3])}{more}. Set up both from one checkout "
         "(`make setup`), or use the image of cluster/Dockerfile for both"
     )
 
 
 def _installed_version(name: str) -> str | None:
-    """An installed package's version without its build (such as torch's `+cpu`), or Python's own. If it is not
-    installed, None."""
+    """Return a package's version without its build (such as torch's `+cpu`), or Python's own. None if it is not
+    installed."""
     if name == "python":
         return platform.python_version()
     try:

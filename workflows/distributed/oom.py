@@ -36,8 +36,8 @@ def advise(advice: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        found = SIGNS.search(lines[-1])
-        begin = max(0, found.start() - LENGTH // 2) if found else 0  # a loss that failed has its name before that
+        match = SIGNS.search(lines[-1])
+        begin = max(0, match.start() - LENGTH // 2) if match else 0  # a loss that failed has its name before that
         summary = ("... " if begin else "") + textwrap.shorten(lines[-1][begin:], LENGTH, placeholder=" ...")
         raise RuntimeError(f"{summary}; to need less memory: {advice}") from error
 
@@ -64,6 +64,6 @@ def training_advice(machine: Machine) -> str:
     return f"{advice}; or, for another result, a smaller batch in the experiment's train section"
 
 
-def _profile_advice(lower: list[str], *others: str) -> str:
-    advice = [*([f"lower {listing(lower)}"] if lower else []), *others]
+def _profile_advice(lower: list[str], *further: str) -> str:
+    advice = [*([f"lower {listing(lower)}"] if lower else []), *further]
     return f"{' and '.join(advice)} in the profile (--cluster)"

@@ -21,12 +21,12 @@ class Resources(NamedTuple):
     cpus: float = 0
     gpus: float = 0
 
-    def plus(self, other: "Resources") -> "Resources":
-        """The sum of both."""
-        return Resources(self.cpus + other.cpus, self.gpus + other.gpus)
+    def plus(self, addend: "Resources") -> "Resources":
+        """Return the sum of both."""
+        return Resources(self.cpus + addend.cpus, self.gpus + addend.gpus)
 
     def fits_in(self, total: "Resources") -> bool:
-        """Whether this is at most `total`; parts of a GPU do not add up exactly."""
+        """Check whether this is at most `total`. Parts of a GPU do not add up exactly."""
         return self.cpus <= total.cpus and round(self.gpus, 6) <= total.gpus
 
 
@@ -80,8 +80,8 @@ def reserve(needs: Resources, total: Resources) -> Iterator[None]:
 
 
 def _is_free(needs: Resources, total: Resources) -> bool:
-    """Whether `needs` can be reserved now."""
+    """Check whether `needs` can be reserved now."""
     together = needs
-    for other in _reserved:
-        together = together.plus(other)
+    for resources in _reserved:
+        together = together.plus(resources)
     return not _reserved or together.fits_in(total)

@@ -100,10 +100,10 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
         except RuntimeError as error:
             if "Version mismatch" not in str(error):  # Ray has no type for it
                 raise
-            there, here = re.findall(r"Ray: (\S+)\s+Python: (\S+)", str(error))
+            remote, local = re.findall(r"Ray: (\S+)\s+Python: (\S+)", str(error))
             raise UserError(
-                f"cluster: address: {cluster.address}: Ray {there[0]} with Python {there[1]} runs there, and Ray "
-                f"{here[0]} with Python {here[1]} here; they must be the same: set up both from "
+                f"cluster: address: {cluster.address}: Ray {remote[0]} with Python {remote[1]} runs there, and Ray "
+                f"{local[0]} with Python {local[1]} here; they must be the same: set up both from "
                 "one lock (`make setup`, or the image of cluster/Dockerfile)"
             ) from None
         if dashboard:
@@ -134,7 +134,7 @@ def _start(ray: Any, cluster: Cluster, trials: int = 1) -> None:
 
 
 def _worker_paths() -> Any:
-    """Ray's settings of where workers look for modules.
+    """Return Ray's settings of where workers look for modules.
 
     Ray would put the driver's current folder before everything else, and any file in it could stand in for a library.
     """
@@ -154,12 +154,12 @@ def _worker_paths() -> Any:
 
 
 def session_folder() -> Path:
-    """The folder that a Ray session of this machine's is in: $RAY_TMPDIR, or the folder for temporary files."""
+    """Return the folder of this machine's Ray sessions: $RAY_TMPDIR, or the folder for temporary files."""
     return socket_folder(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), SESSION_SOCKET)
 
 
 def socket_folder(wanted: str, socket: str) -> Path:
-    """The wanted folder, or `/tmp` if a socket's path inside the wanted one would be too long. UserError if nothing can
+    """Return the wanted folder, or `/tmp` if the path of a socket inside would be too long. UserError if nothing can
     be written there."""
     place = Path(wanted).absolute()
     if len(os.fsencode(place / socket)) > SOCKET_BYTES:
@@ -174,23 +174,21 @@ def socket_folder(wanted: str, socket: str) -> Path:
 
 @contextmanager
 def _level_unsaid() -> Iterator[None]:
-    """Leave out of stderr the line in which Ray's C++ code says which level its log has. Another process reads along,
-    so that what is written last is seen where Ray aborts this one."""
+    """Drop from stderr the line in which Ray's C++ code names its log level. Another process filters, so that the
+    last lines show even if Ray aborts this process."""
     sys.stderr.flush()
     stderr = os.dup(2)
-    others = subprocess.Popen(
-        ["grep", "--line-buffered", "-v", "RAY_BACKEND_LOG_LEVEL"], stdin=subprocess.PIPE, stdout=2
-    )
-    assert others.stdin is not None
-    os.dup2(others.stdin.fileno(), 2)
+    grep = subprocess.Popen(["grep", "--line-buffered", "-v", "RAY_BACKEND_LOG_LEVEL"], stdin=subprocess.PIPE, stdout=2)
+    assert grep.stdin is not None
+    os.dup2(grep.stdin.fileno(), 2)
     try:
         yield
     finally:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
-        others.stdin.close()
-        others.wait()
+        grep.stdin.close()
+        grep.wait()
 
 
 CURRENT = "ray/ray_current_cluster"
@@ -199,22 +197,22 @@ ANSWER_SECONDS = 10.0
 
 
 def _reach(address: str) -> None:
-    """ConnectionError where nothing listens at an address: Ray itself would try for minutes."""
+    """Raise ConnectionError if nothing listens at an address. Ray itself would try for minutes."""
     place = os.environ.get("RAY_ADDRESS") or address  # as Ray does
     heads = [process for process in psutil.process_iter(["name"]) if process.info["name"] == "gcs_server"]
     drivers = [driver for driver in map(driver_of, heads) if driver is not None]
     if place == "auto" and heads and len(drivers) == len(heads):
         raise ConnectionError(f"the only one on this machine is of the run of process {drivers[0]}, and ends with it")
     kept = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", CURRENT)
-    left = place == "auto" and kept.is_file() and not heads
-    host, _, port = (kept.read_text().strip() if left else place).rpartition(":")
+    stale = place == "auto" and kept.is_file() and not heads
+    host, _, port = (kept.read_text().strip() if stale else place).rpartition(":")
     if not port.isdecimal():  # Ray looks for it in other ways, or it is none
         return
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
     except OSError as error:
-        why = f"nothing listens at {host}:{port}: {error.strerror or error}"
-        raise ConnectionError(f"{why}; {kept} says so, remove it" if left else why) from None
+        reason = f"nothing listens at {host}:{port}: {error.strerror or error}"
+        raise ConnectionError(f"{reason}; {kept} says so, remove it" if stale else reason) from None
 
 
 def _require_token() -> None:
@@ -238,7 +236,7 @@ def _write_token() -> None:
 
 
 def node_name() -> str:
-    """A name for the node of Ray's that this process runs on; one host may have several."""
+    """Name the Ray node that this process runs on. One host may have several."""
     import ray
 
     return f"{socket.gethostname()} ({ray.get_runtime_context().get_node_id()[:8]})"

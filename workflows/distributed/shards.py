@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 MAX_DEATHS = 4
-"""How often Ray starts a process's batch of shards again after the process has died."""
+"""Times that Ray starts a process's batch of shards again after the process has died."""
 BATCH = 8
 """Most shards that Ray hands to a process at once: enough work until Ray Data, which looks ten times a second, has seen
 that the process is done with the batch before."""
@@ -52,11 +52,11 @@ class Shard(NamedTuple):
     size: int
     """Units of work in it, for the progress bar."""
     task: dict[str, Any]
-    """What the worker needs to know: plain values. A path in the store, as text, becomes that of the worker's node."""
+    """Plain values for the worker. A path in the store, as text, becomes that of the worker's node."""
 
 
 def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
-    """Shards of `size` consecutive rows each; `start` and `stop` join the task, `file` has a place for a number."""
+    """Cut rows into shards of `size` rows. `start` and `stop` join the task; `file` has a place for a number."""
     cuts = [(start, min(start + size, rows)) for start in range(0, rows, size)]
     return [
         Shard(file.format(number), stop - start, {**task, "start": start, "stop": stop})
@@ -67,10 +67,10 @@ def row_shards(rows: int, size: int, file: str, **task: Any) -> list[Shard]:
 def map_rows(
     worker: Any, rows: int, size: int, *, out: Path, machine: Machine, pool: Pool, unit: str, **constructor: Any
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """`map_shards` over so many rows, `size` at a time, by workers that use a GPU where there is one.
+    """Run `map_shards` over so many rows, `size` at a time, on a GPU if there is one.
 
-    Returns the float32 numbers of all shards, one after another, and what the workers counted. The shards' files stay
-    until their step removes them.
+    Return the float32 numbers of all shards, one after another, and the workers' counts. The shards' files stay until
+    their step removes them.
     """
     shards, cuda = row_shards(rows, size, "part-{:05d}.npy"), machine.cuda
     counts = map_shards(
@@ -92,14 +92,14 @@ def map_shards(
     gpu: bool = False,
     **constructor: Any,
 ) -> dict[str, float]:
-    """Make the file of every shard that is not in `out` yet; the sums of what the workers counted."""
+    """Make the file of every shard that is not in `out` yet, and return the sums of the workers' counts."""
     remove_leftovers(out)
     waiting = [shard for shard in shards if not (out / shard.file).exists()]
-    total, left = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
+    total, remaining = sum(shard.size for shard in shards), sum(shard.size for shard in waiting)
     name, counts = worker.__name__, Counter[str]()
     if len(waiting) < len(shards):
         counts.update(attempts.counts(out, name))
-    with Progress(out, total, unit, done=total - left) as progress:
+    with Progress(out, total, unit, done=total - remaining) as progress:
         if waiting:
             transfer.sync(out)  # what this step has written for its workers
             run = _map_through_ray if machine.cluster.mode == "ray" else _map_inline
@@ -136,7 +136,7 @@ def _map_through_ray(
     }
     size = machine.workers(pool, len(shards), gpu=gpu)
     # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
-    how: dict[str, Any] = (
+    options: dict[str, Any] = (
         {
             "fn": FillOnGPU,
             "fn_constructor_kwargs": arguments,
@@ -162,14 +162,14 @@ def _map_through_ray(
         # Ray 2.60 deprecates the only way to bound retries. Without a bound, a shard that kills its process is retried
         # for ever.
         warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
-        done = items.map_batches(num_cpus=pool.threads, **how)
+        done = items.map_batches(num_cpus=pool.threads, **options)
     needs = Resources(gpus=size * pool.gpus) if gpu else Resources(cpus=size * pool.threads)
     # Closing ends what still runs now. The garbage collector would do it some time later, and would start a new Ray for
     # that if this one is gone.
     with reserve(needs, machine.resources), closing(_rows(done)) as rows_done:
         # Ray Data goes on with fewer workers than `size`.
-        kind, each = ("GPU", pool.gpus) if gpu else ("CPU", float(pool.threads))
-        nodes.wait_for_processors(ray, machine.cluster, kind, 1, each)
+        kind, per_worker = ("GPU", pool.gpus) if gpu else ("CPU", float(pool.threads))
+        nodes.wait_for_processors(ray, machine.cluster, kind, 1, per_worker)
         with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
             row = _next(rows_done)
         while row is not None:
@@ -184,10 +184,10 @@ def _map_through_ray(
 
 
 def cut_batches(items: list[Any], workers: int, most: int) -> list[list[Any]]:
-    """The batches of items that workers take one after another.
+    """Cut items into batches that workers take one after another.
 
-    Each batch is half of a worker's part of what is left, and at most `most` items. The last ones are single items, so
-    that all workers end at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+    Each batch is half of a worker's part of the remaining items, and at most `most` items. The last batches are single
+    items, so that all workers end at about the same time (guided self-scheduling; Polychronopoulos and Kuck, 1987).
     """
     batches, start = [], 0
     while start < len(items):
@@ -198,14 +198,14 @@ def cut_batches(items: list[Any], workers: int, most: int) -> list[list[Any]]:
 
 
 def _rows(done: "Dataset") -> Generator[dict[str, Any]]:
-    """The rows as they come. `iter_rows` would fetch ahead, and so keep each row back until the next one is there."""
+    """Yield rows as they come. `iter_rows` would fetch ahead, and so keep each row back until the next one is there."""
     with closing(iter(done.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))) as batches:
         for batch in batches:
             yield from batch.to_pylist()
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    """The next row. What a worker raises comes as a row, so an error of Ray's own is about processes."""
+    """Return the next row. A worker's own errors come as rows, so Ray's errors are about processes."""
     from ray.data.exceptions import SystemException
     from ray.exceptions import RayError
 
@@ -218,7 +218,7 @@ def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _failure(trace: str) -> RuntimeError:
-    """An error with the last line of a worker's traceback as its message and the whole traceback as a note."""
+    """Return an error with a traceback's last line as its message and the whole traceback as a note."""
     error = RuntimeError(trace.strip().splitlines()[-1])
     error.add_note(trace)
     return error

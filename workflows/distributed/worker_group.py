@@ -54,7 +54,7 @@ def shut_down(*groups: _Group) -> None:
 
 
 def _acquire(spec: GroupSpec, storage: Path) -> _Group:
-    """An idle group with this spec; where there is none, a new one, after all idle groups are shut down."""
+    """Return an idle group with this spec. If there is none, shut down all idle groups and start a new one."""
     with _acquiring:
         idle = [group for group in _groups if not group.busy]
         group = next((group for group in idle if group.spec == spec and group.is_sound()), None)
@@ -72,26 +72,26 @@ _acquiring = threading.Lock()
 
 
 class _Group:
-    """The workers of one `fit`, which runs in a process of Ray's, and the queue that they take tasks from."""
+    """The workers of one `fit`, which runs in a process of Ray's, and the queue of their tasks."""
 
     def __init__(self, spec: GroupSpec, storage: Path) -> None:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self.spec, self.busy, self._session = spec, False, _session()
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._queue = ray.remote(num_cpus=0, scheduling_strategy=here)(TaskQueue).remote(spec.workers)
+        same_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._queue = ray.remote(num_cpus=0, scheduling_strategy=same_node)(TaskQueue).remote(spec.workers)
         # Not in a thread of this process: leaving Ray while a thread waits in its C++ code can abort or hang.
-        fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(ray_train.fit)
+        fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=same_node)(ray_train.fit)
         self._fit = fit.remote(self._queue, spec, storage)
         self._deaths, self._abandoned = 0, False
 
     def is_sound(self) -> bool:
-        """Whether it waits for a task, and none of its workers has died: a task may count on all `retries`."""
+        """Check that the group waits for a task and no worker has died: a task may count on all `retries`."""
         return self._is_alive() and not self._deaths and not self._abandoned
 
     def run(self, task: dict[str, Any]) -> Any:
-        """Have the workers do a task; its result."""
+        """Have the workers do a task, and return its result."""
         import ray
 
         self._abandoned = True  # until there is a result
@@ -111,7 +111,7 @@ class _Group:
         return result
 
     def end(self) -> None:
-        """End the workers and wait for them; those with an abandoned task end with Ray's session."""
+        """End the workers and wait for them. Workers with an abandoned task end with Ray's session."""
         import ray
 
         if self._is_alive() and not self._abandoned:
@@ -124,7 +124,7 @@ class _Group:
         return self._session == _session() and not ray.wait([self._fit], timeout=0)[0]
 
     def _failure_reason(self) -> Exception:
-        """Why the workers ended before the task was done."""
+        """Say why the workers ended before the task was done."""
         import ray
 
         try:
@@ -134,7 +134,7 @@ class _Group:
 
 
 def _session() -> str:
-    """A name of the present session of Ray, which no session before has; empty where there is none."""
+    """Name the present session of Ray, unlike all sessions before. Empty if there is none."""
     import ray
 
     context = ray.get_runtime_context() if ray.is_initialized() else None

@@ -146,13 +146,13 @@ def _problems(row: Row, site: Site) -> Iterable[tuple[str, float]]:
             profile = site.cluster
             pools = {"map": profile.map, "score": profile.scoring_pool(), "train": profile.train}
             share = pools[need.pool].gpus
-            available, needed = site.gpu_memory * share, need.bytes
+            available, required = site.gpu_memory * share, need.bytes
             where = "on a GPU" if share == 1 else "on a worker's share of a GPU"
         else:
-            available, needed, where = site.memory, _on_node(need, site), "on one machine"
-        if needed > available:
-            text = f"{need.what} takes {size(needed)} {where}, and there are {size(available)} of memory"
-            yield f"{text}; to change: {need.advice}", needed / (available or 1.0)
+            available, required, where = site.memory, _on_node(need, site), "on one machine"
+        if required > available:
+            text = f"{need.subject} takes {size(required)} {where}, and there are {size(available)} of memory"
+            yield f"{text}; to change: {need.advice}", required / (available or 1.0)
 
 
 def _on_gpu(need: Need, site: Site) -> bool:
@@ -161,8 +161,8 @@ def _on_gpu(need: Need, site: Site) -> bool:
 
 def _on_node(need: Need, site: Site) -> float:
     """Bytes of a need's processes on one machine, with Ray's."""
-    each = PROCESS[need.pool] + (0.0 if _on_gpu(need, site) else need.bytes)
-    return site.workers_of_node(need.pool) * each + (RAY if site.cluster.mode == "ray" else 0.0)
+    per_process = PROCESS[need.pool] + (0.0 if _on_gpu(need, site) else need.bytes)
+    return site.workers_of_node(need.pool) * per_process + (RAY if site.cluster.mode == "ray" else 0.0)
 
 
 def works(

@@ -92,10 +92,10 @@ class Rates:
             seconds += LATER[kind]
         return (seconds + (TRAINING if work.use == "training" else 0.0)) * self.slowness
 
-    def _first(self, what: str, first: float, later: float = 0.0) -> float:
-        if what in self._started:
+    def _first(self, part: str, first: float, later: float = 0.0) -> float:
+        if part in self._started:
             return later
-        self._started.add(what)
+        self._started.add(part)
         return first
 
     def _works(self, name: str, work: Work) -> float:
@@ -183,8 +183,9 @@ def learned(site: Site, store: Store) -> dict[str, float]:
             if work is None:
                 continue
             sizes[record["fingerprint"]] = work.makes
-            alike = record["machine"] == describe_processor() and profile.items() <= (record["cluster"] or {}).items()
-            if alike and (key := rate_key(name, work)):
+            same_machine = describe_processor().items() <= record["machine"].items()
+            same_profile = profile.items() <= (record["cluster"] or {}).items()
+            if same_machine and same_profile and (key := rate_key(name, work)):
                 amount, seconds = sums.get(key, (0.0, 0.0))
                 sums[key] = (amount + work.amount, seconds + record["time"]["compute"] + record["time"]["files"])
     return {key: seconds / amount for key, (amount, seconds) in sums.items() if seconds >= 1.0 and amount}

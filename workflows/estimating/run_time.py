@@ -24,8 +24,8 @@ def foresee(experiment: Experiment, waiting: list[Step], store: Store, cluster: 
         return None
     try:
         names = {node.fingerprint for node in waiting}
-        nodes, here = graph(experiment.wanted), site(cluster, store.root)
-        expected = estimate(nodes, names, here, store, assumed={}, seconds=1.5)
+        nodes, profile_site = graph(experiment.wanted), site(cluster, store.root)
+        expected = estimate(nodes, names, profile_site, store, assumed={}, seconds=1.5)
     except Exception as error:  # whatever it is, it must not keep a run from beginning
         print(f"estimate: none ({type(error).__name__}: {error})", file=sys.stderr)
         return None

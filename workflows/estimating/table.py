@@ -20,7 +20,7 @@ def estimate_text(expected: Estimate) -> str:
         [label, *(cell for cell, shown in zip(row, optional, strict=True) if shown)]
         for label, row in zip(labels, cells, strict=True)
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
@@ -36,7 +36,7 @@ def estimate_text(expected: Estimate) -> str:
         lines.append(f"not estimated, and not in the sums: {', '.join(expected.unknown)}")
     lines += [f"note: {note}" for note in expected.notes]
     lines += [f"slow: {warning}" for warning in expected.warnings]
-    lines += [f"{'breaks first' if at == 0 else 'then'}: {text}" for at, text in enumerate(expected.problems)]
+    lines += [f"{'then' if number else 'breaks first'}: {text}" for number, text in enumerate(expected.problems)]
     return "\n".join(lines)
 
 

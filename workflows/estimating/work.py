@@ -5,7 +5,6 @@ that do something else, by name, and `MAKES` those whose sizes are needed. They 
 of an upstream artifact stand for the artifact. The work of step functions outside this package is not known.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -51,13 +50,13 @@ class Inputs(dict[str, Any]):
 class Need(NamedTuple):
     """Memory that processes of one pool need at the same time."""
 
-    what: str
-    """What needs the memory, for messages."""
+    subject: str
+    """What needs the memory, as messages call it."""
     bytes: float
     """Bytes of one process."""
     pool: Pool
     advice: str = MORE_MEMORY
-    """What to change if the memory is missing."""
+    """The change to make if memory is missing."""
     gpu: bool = False
     """Whether this is a GPU's memory on machines with GPUs."""
 
@@ -72,10 +71,10 @@ class Work:
     """Sizes of the artifact."""
     pool: Pool = "driver"
     use: str = ""
-    """What a model does, a key of `rates.SHARES`. Empty if no model computes."""
+    """Kind of a model's work, a key of `rates.SHARES`. Empty if no model computes."""
     model: Model | None = None
     kind: str = ""
-    """What else the rate depends on, such as the objective."""
+    """Another name that the rate depends on, such as the objective."""
     precision: str = "bf16"
     updates: int = 0
     kept: float | None = None
@@ -113,7 +112,7 @@ def _rows(value: Any) -> float:
 
 def _ranking(inputs: Inputs) -> Ranking:
     """Size a ranking of a split, as deep as the rankings that it combines."""
-    depths = [each.k for each in (inputs.get("ranking"), *inputs.get("rankings", ())) if each is not None]
+    depths = [ranking.k for ranking in (inputs.get("ranking"), *inputs.get("rankings", ())) if ranking is not None]
     return Ranking(inputs.data.count(inputs.split), inputs.get("k") or max(depths))
 
 
@@ -134,8 +133,8 @@ def _reading_groups(inputs: Inputs) -> Collection:
 
 
 def _rank_groups(inputs: Inputs) -> Groups:
-    count, each = inputs.data.count(inputs.split), inputs.ranks.expansions
-    return Groups(min(count, inputs.queries or count), min(each, inputs.candidates or each))
+    count, candidates = inputs.data.count(inputs.split), inputs.ranks.expansions
+    return Groups(min(count, inputs.queries or count), min(candidates, inputs.candidates or candidates))
 
 
 def _contexts(inputs: Inputs) -> Groups:
@@ -157,7 +156,7 @@ def _concatenated(inputs: Inputs) -> Collection:
 
 
 def _joined(inputs: Inputs) -> Collection:
-    queries = {split: count for each in inputs.expanded for split, count in each.queries.items()}
+    queries = {split: count for expanded in inputs.expanded for split, count in expanded.queries.items()}
     return replace(inputs.expanded[0], queries=queries)
 
 
@@ -222,7 +221,7 @@ def _ingest(site: Site, inputs: Inputs) -> Work:
 def _tokenize(site: Site, inputs: Inputs) -> Work:
     data = inputs.data
     documents = 0 if "documents" in inputs else data.documents
-    lengths = [np.minimum(each, inputs.config.max_tokens) for each in (data.document_lengths, data.query_lengths)]
+    lengths = [np.minimum(column, inputs.config.max_tokens) for column in (data.document_lengths, data.query_lengths)]
     tokens = documents * float(np.mean(lengths[0])) + data.rows * float(np.mean(lengths[1]))
     kept = 2 * tokens + 16.0 * (documents + data.rows)
     needs = (Need("digests of all texts", 80.0 * documents, "driver"),)
@@ -254,8 +253,8 @@ def _by_model(
 ) -> Work:
     """Work of workers that hold a model's weights in two precisions, and a layer's states of one pass."""
     pool: Pool = "score" if use == "scoring" else "map"
-    each = float(4 * model.shape.width + model.shape.middle) if states is None else states
-    held = 6.0 * model.shape.parameters + 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * each
+    per_token = float(4 * model.shape.width + model.shape.middle) if states is None else states
+    held = 6.0 * model.shape.parameters + 4.0 * site.cluster.batch_tokens(cuda=site.cuda) * per_token
     advice = f"in the profile (--cluster), fewer {pool}.workers or a lower max_tokens_per_pass"
     needs = (Need("the model and one pass through it", held, pool, advice, True),)
     return Work(amount=amount, makes=makes, pool=pool, use=use, model=model, needs=needs, **more)
@@ -350,9 +349,9 @@ def _train(site: Site, inputs: Inputs) -> Work:
             read += [_lengths(model, data.document_lengths, 2, "document_tokens", 128)] * candidates
     tokens = sum(float(np.mean(lengths)) for lengths in read)
     forward = passes * sum(_operations(model, lengths) for lengths in read)
-    each = (4 if site.cluster.recompute else 3) * (forward + 2 * predicted * tokens * shape.width * shape.vocabulary)
+    per_row = (4 if site.cluster.recompute else 3) * (forward + 2 * predicted * tokens * shape.width * shape.vocabulary)
     if getattr(model.config, "adapter", None) is not None:  # a frozen weight has no gradient
-        each -= passes * tokens * 2 * shape.layers * shape.weights_per_layer
+        per_row -= passes * tokens * 2 * shape.layers * shape.weights_per_layer
     look = config.validate_on_dev
     validated = config.updates // look.every * look.queries / 3 if look is not None else 0
     moments = 0.0 if config.optimizer == "adafactor" else 8.0
@@ -360,7 +359,7 @@ def _train(site: Site, inputs: Inputs) -> Work:
     queries = (groups.queries if groups is not None else None) or config.batch
     repeated = f"a batch of {config.batch:,} has each of the {queries:,} training queries up to "
     return Work(
-        amount=each * (config.updates * config.batch + validated + SELF_CHECK),
+        amount=per_row * (config.updates * config.batch + validated + SELF_CHECK),
         makes=model,
         pool="train",
         use="training",
@@ -385,11 +384,11 @@ def _training_memory(site: Site, objective: str, model: Model, config: Any, toke
     and one gradient.
     """
     shape, pool, workers, trained = model.shape, site.cluster.train, site.workers("train"), model.trained
-    each = 8.0 + moments + (2.0 if getattr(config, "weights", "fp32") == "bf16" else 0.0)
-    held = 4.0 * (shape.parameters - trained) + each * trained
+    per_weight = 8.0 + moments + (2.0 if getattr(config, "weights", "fp32") == "bf16" else 0.0)
+    held = 4.0 * (shape.parameters - trained) + per_weight * trained
     if pool.shard and workers > 1:
         inside = float(shape.layers * shape.weights_per_layer)
-        divided = inside * (each if trained >= inside else 4.0) * (1 - 1 / workers)
+        divided = inside * (per_weight if trained >= inside else 4.0) * (1 - 1 / workers)
         held = max(held - divided + 4.0 * shape.weights_per_layer, 8.0 * shape.parameters)
     at_once = tokens * max(1, config.batch // config.accumulate // workers)
     if site.cluster.recompute:
@@ -400,8 +399,8 @@ def _training_memory(site: Site, objective: str, model: Model, config: Any, toke
     keys += [] if pool.gradient_checkpointing else ["train: {gradient_checkpointing: true}"]
     keys += ["train: {shard: true}"] if not pool.shard and workers > 1 else []
     advice = f"in the profile (--cluster), {listing(keys)}; or, for another result, a smaller batch"
-    what = "weights, their moments and a batch's states"
-    return Need(what, held + at_once * shape.width * states + scores, "train", advice, True)
+    subject = "weights, their moments and a batch's states"
+    return Need(subject, held + at_once * shape.width * states + scores, "train", advice, True)
 
 
 def _whiten(site: Site, inputs: Inputs) -> Work:
@@ -437,11 +436,6 @@ def _build_index(site: Site, inputs: Inputs) -> Work:
     return Work(amount=shape.products * vectors.width, makes=index, pool="map", needs=needs)
 
 
-def _number(pattern: str, text: str) -> int:
-    match = re.search(pattern, text)
-    return int(match[1]) if match else 0
-
-
 def _smaller_vectors(site: Site, inputs: Inputs) -> Work:
     vectors = inputs.vectors
     makes = Vectors(vectors.count, inputs.dimensions or vectors.width, 1 if inputs.kind == "int8" else vectors.item)
@@ -450,7 +444,7 @@ def _smaller_vectors(site: Site, inputs: Inputs) -> Work:
 
 def _fit_fusion(site: Site, inputs: Inputs) -> Work:
     """Ten weights are tried for each ranking but one, on at most 500 queries."""
-    makes, depth = _ranking(inputs), sum(each.k for each in inputs.rankings)
+    makes, depth = _ranking(inputs), sum(ranking.k for ranking in inputs.rankings)
     trials = 10 ** (len(inputs.rankings) - 1)
     return Work(amount=depth * (trials * min(makes.queries, 500) + makes.queries), makes=makes)
 

@@ -66,46 +66,46 @@ class Expected(Config):
         return self
 
     def after(self, assignments: list[str]) -> Self:
-        """The same for a run with `--set` values: whatever but the seeds is another is no longer the paper's."""
-        other = [one for one in assignments if one.partition("=")[0].split(".")[0] not in FREE]
-        if not other or self.not_comparable:
+        """Return the same for a run with `--set` values. If they change more than the seeds, no value is comparable."""
+        changed = [assignment for assignment in assignments if assignment.partition("=")[0].split(".")[0] not in FREE]
+        if not changed or self.not_comparable:
             return self
-        return self.model_copy(update={"not_comparable": f"this run has --set {' --set '.join(other)}"})
+        return self.model_copy(update={"not_comparable": f"this run has --set {' --set '.join(changed)}"})
 
     def beside(self, means: list[dict[str, Any]]) -> dict[str, Any]:
-        """The values as shares or numbers, each with the run's mean, its 95 % interval and the difference,
-        None where the run has no such row; whether the value lies `within` the interval, `above` or `below`, is `not
-        measured` or `not comparable`; and that in a sentence."""
+        """Return the values as shares or numbers, each with the run's mean, its 95 % interval, and the difference.
+        These are None if the run has no such row. `lies` is `within` the interval, `above`, `below`, `not measured`
+        or `not comparable`; `sentence` says it."""
         rows = []
         for column in self.of:
             scale = 100 if (column.unit or self.unit) == "percent" else 1
-            own = {
-                one["system"]: one
-                for one in means
-                if one["measure"] == column.measure
-                and column.collection in (None, one["collection"])
-                and one.get("query") == column.query
+            by_system = {
+                mean["system"]: mean
+                for mean in means
+                if mean["measure"] == column.measure
+                and column.collection in (None, mean["collection"])
+                and mean.get("query") == column.query
             }
             measure = column.measure if column.query is None else f"{column.measure} of {column.query!r}"
             for system, value in column.values.items():
-                why = self.not_comparable or column.not_comparable or column.rows_not_comparable.get(system, "")
-                found = {key: own.get(system, {}).get(key) for key in ("value", "low", "high")}
+                reason = self.not_comparable or column.not_comparable or column.rows_not_comparable.get(system, "")
+                result = {key: by_system.get(system, {}).get(key) for key in ("value", "low", "high")}
                 place = {"system": system, "collection": column.collection, "measure": measure}
-                rows.append({**place, "expected": value / scale, **found, **_told(value / scale, why, **found)})
+                rows.append({**place, "expected": value / scale, **result, **_told(value / scale, reason, **result)})
         return {"source": self.source, "unsaid": self.unsaid, "rows": rows}
 
 
-def _told(expected: float, why: str, value: float | None, low: float | None, high: float | None) -> dict[str, Any]:
-    """What a run's value is to a paper's: the difference, where the paper's lies, and both in a sentence."""
+def _told(expected: float, reason: str, value: float | None, low: float | None, high: float | None) -> dict[str, Any]:
+    """Compare a paper's value with a run's: the difference, where the paper's lies, and both in a sentence."""
     if value is None:
         return {"difference": None, "lies": "not measured", "sentence": "Not comparable: this run has no such row."}
     difference = value - expected
-    if why:
-        return {"difference": difference, "lies": "not comparable", "sentence": f"Not comparable: {why}."}
+    if reason:
+        return {"difference": difference, "lies": "not comparable", "sentence": f"Not comparable: {reason}."}
     if low is None or high is None:
         lies = "above" if expected > value else "below" if expected < value else "within"
-        of = f"this run's {value:.3f}, which has no interval"
+        reference = f"this run's {value:.3f}, which has no interval"
     else:
         lies = "above" if expected > high else "below" if expected < low else "within"
-        of = f"the 95 % interval of this run, {low:.3f} to {high:.3f}"
-    return {"difference": difference, "lies": lies, "sentence": f"The paper's {expected:.3f} lies {lies} {of}."}
+        reference = f"the 95 % interval of this run, {low:.3f} to {high:.3f}"
+    return {"difference": difference, "lies": lies, "sentence": f"The paper's {expected:.3f} lies {lies} {reference}."}

@@ -33,7 +33,7 @@ from sparring.workflows.systems.rows import Outcome
 CONFIG = "config.yaml"
 """The resolved config in a run's folder."""
 FROM = "from.txt"
-"""In a run's folder, where the file is whose config that was, from there: what it names may lie beside it."""
+"""The file in a run's folder with the relative path of the config's file, next to which its experiments may lie."""
 
 
 @dataclass(frozen=True)
@@ -46,43 +46,43 @@ class Experiment:
     run: Path
     """`runs/<config name>[-<6 hex of the --set values>]`."""
     defaults: Sequence[Default] = ()
-    """What the config left open and the recipe filled in."""
+    """Values that the config left open and the recipe filled in."""
     expected: Expected | None = None
-    """What a paper has where this has its results."""
+    """The paper's results, if the file has them."""
     scale: str | None = None
-    """`small` where its file's key `small` has changed it."""
+    """`small` if the file's key `small` has changed the experiment."""
     file: Path | None = None
-    """Its config's file."""
+    """The config's file."""
 
     @property
     def wanted(self) -> list[Step]:
-        """The steps that the whole graph leads to."""
+        """The steps at the ends of the graph."""
         return [self.outcome.results, self.outcome.data, *self.outcome.pictures]
 
     @property
     def tree(self) -> dict[str, Any]:
-        """Its keys as a file has them that is this experiment: its config, and its scale."""
+        """The keys of a file that describes this experiment: its config, and its scale."""
         scale = {SCALE: self.scale} if self.scale is not None else {}
         return dict(self.config.model_dump(mode="json")) | scale
 
 
 @cache
 def names() -> list[str]:
-    """The recipes of `workflows/recipes`: its modules and packages."""
+    """List the recipes of `workflows/recipes`: its modules and packages."""
     paths = (ROOT / "workflows" / "recipes").iterdir()
     return sorted(path.stem for path in paths if not path.name.startswith(("_", ".")))
 
 
 def name_of(path: Path) -> str:
-    """What an experiment is called: its file's name, behind those of its folders where these are in `configs`."""
+    """Return an experiment's name: its file's, after those of its folders if these are in `configs`."""
     folder, configs = path.resolve().parent, ROOT / "configs"
     return "-".join([*(folder.relative_to(configs).parts if folder.is_relative_to(configs) else ()), path.stem])
 
 
 def read(path: Path, assignments: list[str], runs: Path, store: str | None = None) -> Experiment:
-    """The experiment in a config file, or the one whose run has this folder. UserError names what is wrong with it.
+    """Read the experiment in a config file, or in a run's folder. UserError says what is wrong with it.
 
-    What a recipe chose for an earlier run of it holds: it is in that run's folder, or kept in a store.
+    The choices that a recipe made for an earlier run still hold. They are in that run's folder, or kept in a store.
     """
     if is_run(place := located(path)):
         if assignments:
@@ -100,25 +100,25 @@ def read(path: Path, assignments: list[str], runs: Path, store: str | None = Non
 
 
 def others(experiment: Experiment) -> list[Path]:
-    """The folders of other runs of the same config: with other `--set` values, or with none."""
+    """List the folders of other runs of the same config: with other `--set` values, or with none."""
     name = re.sub(r"-[0-9a-f]{6}$", "", experiment.run.name)
-    found = [experiment.run.with_name(name), *sorted(experiment.run.parent.glob(f"{name}-" + "[0-9a-f]" * 6))]
-    return [path for path in found if is_run(path) and path != experiment.run]
+    folders = [experiment.run.with_name(name), *sorted(experiment.run.parent.glob(f"{name}-" + "[0-9a-f]" * 6))]
+    return [path for path in folders if is_run(path) and path != experiment.run]
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
+    """Check whether a path is the folder of a run."""
     return (path / CONFIG).is_file()
 
 
 def is_system(path: Path) -> bool:
-    """Whether a path, where a config is accepted too, is the folder of an exported system."""
+    """Check whether a path that may be a config is the folder of an exported system."""
     return path.is_dir() and not is_run(path)
 
 
 def _file(path: Path) -> Path:
-    """A config's file; a run's is in its folder, and what another experiment names may lie beside it. UserError, with
-    what may be meant, where it is not there."""
+    """Return a config's file: a run's is in its folder, and one that another experiment names may lie next to that.
+    UserError with a suggestion if it is missing."""
     above = _above()
     place = located(path, above and _origin(above))
     if is_run(place):
@@ -134,13 +134,13 @@ def _file(path: Path) -> Path:
     meant = _meant(path, [name_of(place), place.stem])
     if above:
         raise UserError(f"{path}: there is no such file, here or beside {above}{meant}")
-    made = f"`{program()} init FOLDER` writes one"
-    other = made if path.suffix in (".yaml", ".yml") else f"accepted: a config ({made}), or the folder of a run"
-    raise UserError(f"{path}: there is no such file{meant or f'; {other}'}")
+    hint = f"`{program()} init FOLDER` writes one"
+    advice = hint if path.suffix in (".yaml", ".yml") else f"accepted: a config ({hint}), or the folder of a run"
+    raise UserError(f"{path}: there is no such file{meant or f'; {advice}'}")
 
 
 def _origin(path: Path) -> Path:
-    """The file whose config a run's is, where it is still there; any other config's own file."""
+    """Return the file that a run's config comes from, if it still exists. For any other config return its own file."""
     note = path.with_name(FROM)
     if path.name == CONFIG and note.is_file() and (origin := note.parent / note.read_text().strip()).is_file():
         return origin
@@ -148,8 +148,8 @@ def _origin(path: Path) -> Path:
 
 
 def kept(file: Path, folder: Path) -> Path:
-    """Where an experiment's file will be when a job's own folder is deleted, as seen from a folder that stays: what was
-    sent with the job is copied there. Elsewhere the file itself."""
+    """Return where an experiment's file will be once a job's own folder is deleted, seen from a folder that stays.
+    Files sent with the job are copied there."""
     file = file.resolve()
     if CALLED_AS in os.environ and (ROOT / SENT).is_dir():
         shutil.copytree(ROOT / SENT, folder / SENT, dirs_exist_ok=True)
@@ -157,8 +157,7 @@ def kept(file: Path, folder: Path) -> Path:
 
 
 def found_from(tree: dict[str, Any], path: Path, folder: Path) -> dict[str, Any]:
-    """The keys of the config in a file, for a file in another folder: the experiments that it builds on are found from
-    there too."""
+    """Return the keys of a file's config for a file in another folder, from which its experiments can be read too."""
     named = {key: located(Path(tree[key]), _origin(path)) for key in EXPERIMENT_KEYS if isinstance(tree.get(key), str)}
     return tree | {
         key: str(kept(file, folder))
@@ -168,7 +167,7 @@ def found_from(tree: dict[str, Any], path: Path, folder: Path) -> dict[str, Any]
 
 
 def _meant(path: Path, names: list[str]) -> str:
-    """The config that may be meant, by an experiment's name (`demo`: configs/demo.yaml) or by a path that is near."""
+    """Suggest a config by an experiment's name (`demo`: configs/demo.yaml) or by a similar path."""
     files = {name_of(file): str(file) for file in Path().glob("*.yaml")}
     files |= {name_of(file): str(file.relative_to(ROOT)) for file in (ROOT / "configs").rglob("*.yaml")}
     near = [files[name] for name in names if name in files] + get_close_matches(str(path), files.values(), 1)
@@ -176,12 +175,12 @@ def _meant(path: Path, names: list[str]) -> str:
 
 
 def tree_of(path: Path, assignments: list[str]) -> dict[str, Any]:
-    """The tree of keys in a config file, with `--set` values."""
+    """Read the tree of keys in a config file, with `--set` values."""
     return rescaled(read_based(_file(path)), assignments, str(path))
 
 
 def made(tree: dict[str, Any], path: Path, run: Path, store: str | None = None) -> Experiment:
-    """The experiment that a tree of keys describes. The file that it comes from is for messages."""
+    """Build the experiment that a tree of keys describes. Messages name the file that it comes from."""
     with at_scale_of(tree):
         recipe, config, defaults = _resolved(tree, path, lambda: _earlier(run, store))
         outcome = _built(recipe, config, path)
@@ -199,19 +198,18 @@ def made(tree: dict[str, Any], path: Path, run: Path, store: str | None = None) 
 
 
 def read_config(path: Path, assignments: list[str]) -> Any:
-    """The config in a file, an instance of its recipe's `Config`. No graph is built."""
+    """Read the config in a file, an instance of its recipe's `Config`. No graph is built."""
     return _resolved(tree_of(path, assignments), path)[1]
 
 
 def read_outcome(path: Path, assignments: list[str], key: str = "experiment", *, needs: Sequence[str] = ()) -> Outcome:
-    """What a config file's recipe hands back, for recipes that build on other experiments, which name it by a key.
-    UserError names the experiment that has the key too, also where the file's recipe has none of the keys that it
-    `needs`."""
+    """Return what a config file's recipe builds, for recipes that name other experiments by a key. UserError names
+    the experiment that has the key, also if the file's recipe lacks a key that it `needs`."""
     above = _above()
     try:
         path = _file(path)
         tree = tree_of(path, assignments)
-        lacking = [one for one in needs if one not in _recipe(tree.get("recipe"), path).Config.model_fields]
+        lacking = [field for field in needs if field not in _recipe(tree.get("recipe"), path).Config.model_fields]
         if lacking:
             raise UserError(f"{path}: recipe: {tree['recipe']}: it has no {listing(lacking)}; accepted: one that has")
         recipe, config, _ = _resolved(tree, path)
@@ -223,7 +221,7 @@ def read_outcome(path: Path, assignments: list[str], key: str = "experiment", *,
 
 
 def outcome_of(tree: dict[str, Any]) -> Outcome:
-    """What the recipe that a tree of keys names hands back, for recipes that make such trees."""
+    """Return what the recipe that a tree of keys names builds, for recipes that write such trees."""
     recipe, config = _validated(tree, Path(f"(made for {tree['recipe']})"))
     outcome: Outcome = recipe.build(config)
     return outcome
@@ -232,7 +230,7 @@ def outcome_of(tree: dict[str, Any]) -> Outcome:
 def _resolved(
     tree: dict[str, Any], path: Path, earlier: Callable[[], dict[str, Any] | None] = lambda: None
 ) -> tuple[ModuleType, Any, Sequence[Default]]:
-    """The module of the recipe that a tree names, its config, and what the recipe filled in of what that left open.
+    """Return the recipe's module, the config, and the defaults that the recipe filled in.
 
     A recipe fills in with `resolve(config, previous)`, where `previous` is the resolved config of an earlier run, or
     None.
@@ -249,14 +247,14 @@ def _resolved(
 
 
 def _earlier(run: Path, store: str | None) -> dict[str, Any] | None:
-    """The resolved config of an earlier run."""
+    """Read the resolved config of an earlier run."""
     if (run / CONFIG).exists():
         return read_yaml(run / CONFIG)
     return None if store is None else open_store(store).kept_config(run.name)
 
 
 def _validated(tree: dict[str, Any], path: Path) -> tuple[ModuleType, Any]:
-    """The module of the recipe that a tree names, and its config."""
+    """Return the module of the recipe that a tree names, and the config."""
     tree = {key: value for key, value in tree.items() if key not in ("tune", KEY, *KEYS)}  # which are not the recipe's
     recipe = _recipe(tree.get("recipe"), path)
     return recipe, parse(recipe.Config, tree, where=str(path))
@@ -272,8 +270,8 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
         with counted():
             outcome = recipe.build(config)
             if not isinstance(outcome, Outcome):
-                got = type(outcome).__name__
-                raise ValueError(f"recipe: {recipe.__name__}.build returned {got}; accepted: an Outcome")
+                kind = type(outcome).__name__
+                raise ValueError(f"recipe: {recipe.__name__}.build returned {kind}; accepted: an Outcome")
             if isinstance(config, CollectionConfig):  # else several collections or experiments, and no system leads
                 outcome = selection.selected(outcome, config)
     except ValueError as error:
@@ -284,7 +282,7 @@ def _built(recipe: ModuleType, config: Any, path: Path) -> Outcome:
 
 
 def _above() -> Path | None:
-    """The experiment that is being built, and names others; None where none is."""
+    """Return the experiment that is being built and names others. None if there is none."""
     return next(reversed(_being_built.get()), None)
 
 
@@ -293,13 +291,13 @@ _being_built: ContextVar[tuple[Path, ...]] = ContextVar("being_built", default=(
 
 
 def _recipe(name: Any, path: Path) -> ModuleType:
-    """A recipe's module: one of `workflows/recipes`, or any other by its dotted path."""
+    """Load a recipe's module: one of `workflows/recipes`, or any other by its dotted path."""
     if name in names():
         return importlib.import_module(f"sparring.workflows.recipes.{name}")
     parts = name.split(".") if isinstance(name, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        got = "missing" if name is None else repr(name)
-        raise UserError(f"{path}: recipe: {got}; accepted: {listing(names())}, or a module's dotted path")
+        value = "missing" if name is None else repr(name)
+        raise UserError(f"{path}: recipe: {value}; accepted: {listing(names())}, or a module's dotted path")
     try:
         module = modules.load(name)
     except ImportError as error:

@@ -17,7 +17,7 @@ from sparring.components.config import UserError
 from sparring.components.yaml_files import assign, override
 
 SCALE, SMALL = "scale", "small"
-"""Keys that recipes do not see: the scale, and what is another at small scale, or in one line why there is none."""
+"""Keys that recipes do not see: the scale, and the changes at small scale, or in one line why there are none."""
 KEYS = (SCALE, SMALL)
 BUILDS_ON = ("experiments", "experiment")
 """Keys of recipes that name the experiments they consist of: whatever these change at small scale is enough."""
@@ -26,27 +26,26 @@ BUILDS_ON = ("experiments", "experiment")
 class NoSmallScale(UserError):
     """An experiment that has no small scale."""
 
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(f"{where}: {SCALE}: there is no small one: {why}")
-        self.why = why
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {SCALE}: there is no small one: {reason}")
+        self.reason = reason
 
 
 _scale: ContextVar[str | None] = ContextVar("scale", default=None)
-"""That of the experiment which is being built."""
+"""The scale of the experiment that is being built."""
 
 
 def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[str, Any]:
-    """A tree of keys with its changes at small scale, where that is asked for, and then the assignments made. UserError
-    where there is no small scale, and for another one."""
-    asked = override({SCALE: _scale.get(), **tree}, [one for one in assignments if one.partition("=")[0] == SCALE])[
-        SCALE
-    ]
-    if asked is None:
+    """Return a tree of keys, changed to small scale if that is requested, and then by the assignments. UserError for
+    another scale, or if there is no small one."""
+    of_scale = [assignment for assignment in assignments if assignment.partition("=")[0] == SCALE]
+    scale = override({SCALE: _scale.get(), **tree}, of_scale)[SCALE]
+    if scale is None:
         return override(tree, assignments)
-    if asked != SMALL:
-        raise UserError(f"{where}: {SCALE}: {asked!r}; accepted: {SMALL}")
-    if (why := why_not(tree)) is not None:
-        raise NoSmallScale(where, why)
+    if scale != SMALL:
+        raise UserError(f"{where}: {SCALE}: {scale!r}; accepted: {SMALL}")
+    if (reason := why_not(tree)) is not None:
+        raise NoSmallScale(where, reason)
     changes = tree.get(SMALL) or {}
     if not isinstance(changes, dict):
         raise UserError(f"{where}: {SMALL}: {changes!r}; accepted: `key.path: value`, or a line that says why not")
@@ -54,11 +53,11 @@ def rescaled(tree: dict[str, Any], assignments: list[str], where: str) -> dict[s
     for path, value in changes.items():
         if not _is_left_out(tree, path):
             assign(tree, path, copy.deepcopy(value), where=f"{where}: {SMALL}: {path}")
-    return {**override(tree, assignments), SCALE: asked}
+    return {**override(tree, assignments), SCALE: scale}
 
 
 def why_not(tree: dict[str, Any]) -> str | None:
-    """Why there is no small scale; None where there is one."""
+    """Say why there is no small scale. None if there is one."""
     small = tree.get(SMALL)
     if isinstance(small, str):
         return small
@@ -68,7 +67,7 @@ def why_not(tree: dict[str, Any]) -> str | None:
 
 
 def _is_left_out(tree: dict[str, Any], path: str) -> bool:
-    """Whether a tree has null at a key path or on the way to it, or there a list that is too short."""
+    """Check whether a tree has null at a key path or on the way to it, or a list that is too short."""
     node: Any = tree
     for key in path.split("."):
         if isinstance(node, list) and re.fullmatch("[0-9]{1,9}", key):
@@ -84,7 +83,7 @@ def _is_left_out(tree: dict[str, Any], path: str) -> bool:
 
 @contextmanager
 def at_scale_of(tree: dict[str, Any]) -> Iterator[None]:
-    """While an experiment is built, those that it builds on are at its scale."""
+    """Read the experiments that a tree of keys builds on at its scale."""
     token = _scale.set(tree.get(SCALE) or _scale.get())
     try:
         yield

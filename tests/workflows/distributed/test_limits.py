@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.workflows.distributed import cluster, limits
+from sparring.workflows.distributed import limits
 from sparring.workflows.estimating import site
 
 V1 = "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n3:cpuset:/docker/ab\n"
@@ -80,9 +80,9 @@ def test_the_quotas_of_control_groups(
 @pytest.mark.parametrize(("quota", "cores"), [(limits.UNLIMITED, 8), (16.0, 8), (2.5, 2), (0.5, 1)])
 def test_cores_are_those_of_the_quota(monkeypatch: pytest.MonkeyPatch, quota: float, cores: int) -> None:
     """With more threads than that, all of them would stand still for a part of each period."""
-    monkeypatch.setattr(cluster.os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(limits, "cpus", lambda: quota)
-    assert cluster.cores() == cores
+    assert limits.cores() == cores
 
 
 def test_memory_is_that_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_a_billion_documents_on_a_cluster_that_is_not_here(config: Path, tmp_pat
     assert "someone/model is not here: taken to be as large as BERT's base" in out
     assert "error: this cannot fit: start index" in error
     assert "an index Flat takes 3.1 TB on one machine, and there are 512 GB of memory" in error
-    assert "to change: search.index: codes of 64 bytes per document" in error
+    assert "to change: search.index: IVF262144,PQ64 (72 GB)" in error
     assert not (tmp_path / "runs").exists()
     assert main([*words, "--set", "retriever.model=someone/model", "--set", "search.index='IVF262144,PQ64'"]) == 0, (
         said()

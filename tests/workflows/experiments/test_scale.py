@@ -69,9 +69,9 @@ def test_experiments_that_one_builds_on_are_at_its_scale(tmp_path: Path) -> None
     small, whole = read(tmp_path, tree), read(tmp_path, tree, [])
 
     def updates(experiment: Experiment, name: str) -> list[int]:
-        system = next(one for one in experiment.outcome.rows if one.name == f"{name}: retriever")
-        assert system.retriever is not None
-        trained = system.retriever.retriever
+        row = next(row for row in experiment.outcome.rows if row.name == f"{name}: retriever")
+        assert row.retriever is not None
+        trained = row.retriever.retriever
         return [node.inputs["config"].updates for node in graph([trained]) if node.function.__name__ == "train"]
 
     assert [updates(small, name) for name in "abc"] == [[2], [4], [1, 2]]
