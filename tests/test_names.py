@@ -37,10 +37,6 @@ PENDING = (
     "workflows/distributed",
     "workflows/estimating",
     "workflows/experiments",
-    "workflows/recipes",
-    "workflows/serving",
-    "workflows/stages",
-    "workflows/systems",
 )
 """Folders and files that still have such names. Remove an entry when it is clean, and add none."""
 
