@@ -191,7 +191,7 @@ class Dense(System):
             )
 
     def fetch(self, store: "Store") -> None:
-        """Fetch how the vectors behind an index were quantised: queries are quantised alike."""
+        """Fetch how the vectors behind an index were cut: queries are cut like them."""
         store.fetch([self.searched_vectors], quantised.FILE)
 
     def describe(self, name: str, store: "Store", names: Names) -> Stage:
