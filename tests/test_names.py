@@ -26,12 +26,7 @@ or constructors (`Template.of`), and are not checked.
 CONTRACT = {"components/needs.py", "components/scores.py"}
 """Modules whose fields are the keywords of a user's losses."""
 
-PENDING = (
-    "workflows/recipes",
-    "workflows/serving",
-    "workflows/stages",
-    "workflows/systems",
-)
+PENDING = ()
 """Folders and files that still have such names. Remove an entry when it is clean, and add none."""
 
 

@@ -191,7 +191,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
     near, _ = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
     answering = Answering({"near": near, "words": words}, near.documents, "near", {}, Metrics())
-    service = application(answering, Marks(tmp_path / "marks.jsonl"), about={}, token=TOKEN, loopback=True)
+    service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=TOKEN, loopback=True)
     loop = asyncio.new_event_loop()
 
     def case(asking: tuple[str, str, Any], done: list[Damage]) -> str:
@@ -247,7 +247,7 @@ def test_a_line_that_is_no_mark_is_named(line: str, tmp_path: Path) -> None:
 def test_a_length_that_is_none_is_refused(length: str, tmp_path: Path) -> None:
     near, _ = asked.system("near", dense=DENSE)
     answering = Answering({"near": near}, near.documents, "near", {}, Metrics())
-    service = application(answering, Marks(tmp_path / "marks.jsonl"), about={}, token=None, loopback=True)
+    service = application(answering, Marks(tmp_path / "marks.jsonl"), facts={}, token=None, loopback=True)
     assert asked.get(service, "/systems", **{"content-length": length}).status == 413
 
 

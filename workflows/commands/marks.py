@@ -66,8 +66,8 @@ def call(arguments: argparse.Namespace) -> None:
         f"{out}: {from_marks} from marks, {added.changed} of them in place of the collection's own; "
         f"{new} in the split {split}"
     )
-    if added.gone:
-        print(f"left out: {_counted(added.gone, 'mark', 'marks')} of documents that are not there any more")
+    if added.skipped:
+        print(f"left out: {_counted(added.skipped, 'mark', 'marks')} of documents that are not there any more")
     print(f"To use it: data: {{format: beir, path: {out}}}")
 
 

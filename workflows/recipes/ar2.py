@@ -247,9 +247,9 @@ class Game:
 
     def warm_up_ranker(self, retrieval: Dense) -> Model:
         """Line 5: train on negatives that the warm retriever retrieved."""
-        config, own = self.config.ranker, None if self.config.ranker.encoder == "model" else retrieval.model
-        label = "start ranker" if own is None else self.label("start ranker")
-        start = self.collection.initial_model(label, config.model, objective="ranker", encoder=own)
+        config, encoder = self.config.ranker, None if self.config.ranker.encoder == "model" else retrieval.model
+        label = "start ranker" if encoder is None else self.label("start ranker")
+        start = self.collection.initial_model(label, config.model, objective="ranker", encoder=encoder)
         return phase(
             self.label("warm ranker"),
             self.collection,
@@ -367,11 +367,6 @@ class Game:
                 on_curve = i if name == "ance" and config.rounds > 1 else None
                 system = f"control: {name}" if last else f"control: {name} {i}"
                 self.results.add(system, retrieval, seed=self.seed, round=on_curve, entropy=True)
-
-    @property
-    def split(self) -> str:
-        """The split that is measured."""
-        return self.config.evaluate.split
 
     def label(self, text: str) -> str:
         """A step's label, with the seed where there are several."""

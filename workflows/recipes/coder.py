@@ -165,8 +165,8 @@ class Training:
             for kind, system in self.measure("CODER", retrieval).items():
                 if config.interpolate is not None:
                     name = f"{base} + CODER {kind}".strip()
-                    how, parts = config.interpolate.reaching(config.k), [base_retrieval, system]
-                    mixed = Fused(self.label(name), self.collection.data, parts, how, with_split=False)
+                    fusion, parts = config.interpolate.reaching(config.k), [base_retrieval, system]
+                    mixed = Fused(self.label(name), self.collection.data, parts, fusion, with_split=False)
                     self.results.add(name, mixed, seed=self.seed)
         return retrieval
 

@@ -59,7 +59,7 @@ class Config(Part):
         if self.baseline not in self.experiments:
             raise ValueError(f"baseline: {self.baseline!r} is none of the experiments: {', '.join(self.experiments)}")
         drawn = [name for places in self.curves.values() for name in places.values()]
-        compared = [name for one in self.against for name in (one, *self.opponents(one))]
+        compared = [name for subject in self.against for name in (subject, *self.opponents(subject))]
         for key, names in {"against": compared, "curves": drawn}.items():
             for name in names:
                 if name not in self.experiments:
@@ -72,37 +72,38 @@ class Config(Part):
         return self
 
     def opponents(self, name: str) -> list[str]:
-        """The experiments that one is compared with."""
+        """List the experiments that an experiment is compared with."""
         opponents = self.against.get(name, self.baseline)
         return [opponents] if isinstance(opponents, str) else opponents
 
     def variant(self, name: str) -> tuple[Path, list[str]]:
-        """An experiment's file, and what is set in it."""
+        """Return an experiment's file, and what is set in it."""
         variant = self.experiments[name]
-        file, own = (variant, []) if isinstance(variant, str) else (variant.file, variant.sets)
-        return Path(file), [*self.sets, *own]
+        file, sets = (variant, []) if isinstance(variant, str) else (variant.file, variant.sets)
+        return Path(file), [*self.sets, *sets]
 
 
 @in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
-    """The graphs of all experiments, and one table of results."""
+    """Join the graphs of all experiments in one table of results."""
     outcomes = {name: loading.read_outcome(*config.variant(name), f"experiments.{name}") for name in config.experiments}
     main = outcomes[config.baseline]
-    systems = [one for name in config.other_systems for one in _measured(config, config.baseline, main, name)]
-    comparisons, beside = [], []
+    systems = [row for name in config.other_systems for row in _measured(config, config.baseline, main, name)]
+    comparisons, further = [], []
     for system in config.systems:
         for name, outcome in outcomes.items():
             title = f"{name}: {system}"
-            systems += [replace(one, name=title) for one in _measured(config, name, outcome, system)]
+            systems += [replace(row, name=title) for row in _measured(config, name, outcome, system)]
             if name == config.baseline:
-                beside += [(title, other) for other in config.other_systems]
+                further += [(title, opponent) for opponent in config.other_systems]
             else:
-                comparisons += [(title, f"{other}: {system}") for other in config.opponents(name)]
+                comparisons += [(title, f"{opponent}: {system}") for opponent in config.opponents(name)]
     _check_seeds(systems, comparisons)
     _check_sets(systems)
     parts = _parts(outcomes)
-    results = relabelled(gathered(systems, comparisons + beside, parts=parts), labels_apart(outcomes))
-    pictures = [replace(one, label=f"{name}: {one.label}") for name, of in outcomes.items() for one in tables(of)]
+    results = relabelled(gathered(systems, comparisons + further, parts=parts), labels_apart(outcomes))
+    shown = [(name, picture) for name, outcome in outcomes.items() for picture in tables(outcome)]
+    pictures = [replace(picture, label=f"{name}: {picture.label}") for name, picture in shown]
     if config.curves:
         lines = {
             name if len(config.systems) == 1 else f"{name}: {system}": {
@@ -128,30 +129,30 @@ def build(config: Config) -> Outcome:
 
 
 def _note(outcomes: dict[str, Outcome]) -> str:
-    """What a reader must know of the start models: once where it is the same of all experiments, else by name."""
-    of: dict[str, list[str]] = {}
+    """Say what a reader must know of the start models: once if all experiments share it, else by name."""
+    notes: dict[str, list[str]] = {}
     for name, outcome in outcomes.items():
-        of.setdefault(outcome.note, []).append(name)
-    return (
-        next(iter(of)) if len(of) == 1 else " ".join(f"{listing(names)}: {note}" for note, names in of.items() if note)
-    )
+        notes.setdefault(outcome.note, []).append(name)
+    if len(notes) == 1:
+        return outcome.note
+    return " ".join(f"{listing(names)}: {note}" for note, names in notes.items() if note)
 
 
 def _check_seeds(systems: list[Row], comparisons: list[tuple[str, str]]) -> None:
-    """ValueError for a comparison of two systems without a seed that both have."""
+    """Raise ValueError for a comparison of two systems that share no seed."""
     seeds: dict[str, set[int]] = {}
-    for system in systems:
-        seeds.setdefault(system.name, set()).add(system.seed)
-    for one, other in comparisons:
-        if one in seeds and other in seeds and not seeds[one] & seeds[other]:
+    for row in systems:
+        seeds.setdefault(row.name, set()).add(row.seed)
+    for system, baseline in comparisons:
+        if system in seeds and baseline in seeds and not seeds[system] & seeds[baseline]:
             raise ValueError(
-                f"experiments: {one} and {other} have no seed in common, and would not be compared; "
+                f"experiments: {system} and {baseline} have no seed in common, and would not be compared; "
                 "accepted: `seeds` that they share"
             )
 
 
 def _check_sets(systems: list[Row]) -> None:
-    """ValueError where sets of labelled sentences with one name are of different data: ids tell no sentences apart."""
+    """Raise ValueError if labelled sets of one name have different data: ids do not tell sentences apart."""
     sets: dict[tuple[str, str], Row] = {}
     for system in systems:
         if system.metrics.function not in (similarity, transfer):
@@ -165,11 +166,11 @@ def _check_sets(systems: list[Row]) -> None:
 
 
 def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
-    """The parts of collections in all experiments; None where none has averages. ValueError where two disagree."""
+    """Merge the parts of collections in all experiments. None if none has averages. ValueError if two disagree."""
     averaged = {name: outcome.parts for name, outcome in outcomes.items() if outcome.parts is not None}
     parts: dict[str, str | None] = {}
-    for name, own in averaged.items():
-        for collection, whole in own.items():
+    for name, wholes in averaged.items():
+        for collection, whole in wholes.items():
             if parts.setdefault(collection, whole) != whole:
                 raise ValueError(
                     f"experiments: {name!r} has {collection!r} as a part of {whole!r}, and another has it "
@@ -179,10 +180,10 @@ def _parts(outcomes: dict[str, Outcome]) -> dict[str, str | None] | None:
 
 
 def _measured(config: Config, name: str, outcome: Outcome, system: str) -> list[Row]:
-    """A system of an experiment, one for each seed, without its round, as one system has no curve by rounds; ValueError
-    where there is no such system."""
-    measured = [replace(one, round=None) for one in outcome.rows if one.name == system]
+    """List the rows of an experiment's system, by seed, without a round: one system has no curve by rounds.
+    ValueError if there is no such system."""
+    measured = [replace(row, round=None) for row in outcome.rows if row.name == system]
     if not measured:
-        there = listing(system_names(outcome.rows))
-        raise ValueError(f"systems: {name!r} ({config.variant(name)[0]}) has no {system!r}; it has {there}")
+        names = listing(system_names(outcome.rows))
+        raise ValueError(f"systems: {name!r} ({config.variant(name)[0]}) has no {system!r}; it has {names}")
     return measured

@@ -43,9 +43,9 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     et al. 2021). The model after it is measured. Null for one stage."""
 
     def phase(self, training: TrainConfig) -> TrainingPhase:
-        """A stage's groups and training."""
-        own = {"difference": self.difference, "generator": self.generator} if predicts_differences(training) else {}
-        return TrainingPhase(screen=self.screen, mine=self.negatives, train=training, **own)
+        """Return a stage's groups and training."""
+        keys = {"difference": self.difference, "generator": self.generator} if predicts_differences(training) else {}
+        return TrainingPhase(screen=self.screen, mine=self.negatives, train=training, **keys)
 
     @model_validator(mode="after")
     def _first(self) -> Self:

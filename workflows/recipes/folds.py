@@ -42,13 +42,13 @@ class Config(Part):
 
     @model_validator(mode="after")
     def _makes_the_splits(self) -> Self:
-        for one in self.sets:
-            if one.partition("=")[0].strip().startswith("data.hold_out"):
-                raise ValueError(f"sets: {one}: a fold makes {listing(SPLITS)} itself; accepted: left out")
+        for assignment in self.sets:
+            if assignment.partition("=")[0].strip().startswith("data.hold_out"):
+                raise ValueError(f"sets: {assignment}: a fold makes {listing(SPLITS)} itself; accepted: left out")
         return self
 
     def hold_out(self, fold: int) -> dict[str, dict[str, Any]]:
-        """The splits of a fold, from 0 on, as `data.hold_out` has them. The divided split keeps what is left."""
+        """Return the splits of a fold, from 0 on, as `data.hold_out` has them. The divided split keeps the rest."""
         shares = {"test": (0, 1), "dev": (1, 1), "train": (2, self.folds - 2)}
         return {
             split: {
@@ -62,7 +62,7 @@ class Config(Part):
 
 
 def build(config: Config) -> Outcome:
-    """The graph of every fold, and the results over all queries."""
+    """Build the graph of every fold, and the results over all queries."""
     _check_held_out(config)
     outcomes = {
         f"fold {fold + 1}": loading.read_outcome(
@@ -78,17 +78,17 @@ def build(config: Config) -> Outcome:
             f"experiment: it is measured on {first.split!r}, and a fold is `test`, which no training "
             "sees; accepted: evaluate.split: test"
         )
-    for one in first.rows:
-        if one.data.fingerprint != first.data.fingerprint:
+    for row in first.rows:
+        if row.data.fingerprint != first.data.fingerprint:
             raise ValueError(
-                f"experiment: it is measured on {one.collection!r} too (evaluate.other_qrels), whose "
+                f"experiment: it is measured on {row.collection!r} too (evaluate.other_qrels), whose "
                 "queries are not divided; accepted: one collection"
             )
     systems = [system for seed in _seeds(first) for system in _over_all(list(outcomes.values()), seed)]
     names = system_names(systems)
-    asked = first.results.inputs["comparisons"]
-    comparisons = [tuple(SELECTED), *((one["system"], one["baseline"]) for one in asked)]
-    results = gathered(systems, [(one, other) for one, other in comparisons if {one, other} <= set(names)])
+    pairs = first.results.inputs["comparisons"]
+    comparisons = [tuple(SELECTED), *((pair["system"], pair["baseline"]) for pair in pairs)]
+    results = gathered(systems, [pair for pair in comparisons if set(pair) <= set(names)])
     return replace(
         first,
         results=relabelled(results, labels_apart(outcomes)),
@@ -100,7 +100,7 @@ def build(config: Config) -> Outcome:
 
 
 def _check_held_out(config: Config) -> None:
-    """ValueError where the experiment holds out splits that a fold does not make, as its own give way to those."""
+    """Raise ValueError if the experiment holds out splits that a fold does not make: a fold's splits replace them."""
     data = loading.tree_of(Path(config.experiment), config.sets).get("data")
     held = data.get("hold_out") if isinstance(data, dict) else None
     if further := [split for split in held or () if split not in SPLITS]:
@@ -116,20 +116,20 @@ def _seeds(outcome: Outcome) -> list[int]:
 
 @in_phase(EVALUATION)
 def _over_all(outcomes: list[Outcome], seed: int) -> list[Row]:
-    """One seed's systems, each measured over all folds, and what the folds select."""
-    of_folds = [{one.name: one for one in outcome.rows if one.seed == seed} for outcome in outcomes]
+    """Measure one seed's systems, and what the folds select, over all folds."""
+    of_folds = [{row.name: row for row in outcome.rows if row.seed == seed} for outcome in outcomes]
     first = of_folds[0]
-    for other in of_folds[1:]:
-        if other.keys() != first.keys():
-            raise ValueError(f"experiment: one fold has the systems {listing(first)}, and another {listing(other)}")
+    for fold in of_folds[1:]:
+        if fold.keys() != first.keys():
+            raise ValueError(f"experiment: one fold has the systems {listing(first)}, and another {listing(fold)}")
     suffix = "" if len(_seeds(outcomes[0])) == 1 else f" (seed {seed})"
     systems = [
         _pooled(system, step(f"{name} measures{suffix}", pool, folds=[fold[name].metrics for fold in of_folds]))
         for name, system in first.items()
     ]
     folds = [
-        {"selection": outcome.results.inputs["selection"], "measures": {name: one.metrics for name, one in own.items()}}
-        for outcome, own in zip(outcomes, of_folds, strict=True)
+        {"selection": outcome.results.inputs["selection"], "measures": {name: fold[name].metrics for name in fold}}
+        for outcome, fold in zip(outcomes, of_folds, strict=True)
     ]
     if not all(isinstance(fold["selection"], Step) for fold in folds):
         return systems
@@ -140,5 +140,5 @@ def _over_all(outcomes: list[Outcome], seed: int) -> list[Row]:
 
 
 def _pooled(system: Row, measures: Step) -> Row:
-    """A system as measured over all folds: no one ranking, retriever or ranker is its own."""
+    """Return a system as measured over all folds: it has no ranking, retriever or ranker of its own."""
     return replace(system, round=None, metrics=measures, ranking=None, system=None, analysis=None)

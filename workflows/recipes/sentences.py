@@ -40,13 +40,13 @@ class Config(RetrieverToMeasure, SentencesConfig):
     def _seeds_are_an_experiments(self) -> Self:
         if self.seeds is not None and self.experiment is None:
             raise ValueError("seeds: a model as it is has none; accepted: null, or with `experiment`")
-        if self.seeds is not None and any(one.partition("=")[0].strip() == "seeds" for one in self.sets):
+        if self.seeds is not None and any(assignment.partition("=")[0].strip() == "seeds" for assignment in self.sets):
             raise ValueError("sets: seeds: they are those of the key `seeds` here; accepted: one of both")
         return self
 
 
 def build(config: Config) -> Outcome:
-    """Each set by itself, and the average of each measure over the sets that have it."""
+    """Measure each set, and average each measure over the sets that have it."""
     if config.experiment is None:
         assert config.retriever is not None
         begun = config.retriever
@@ -54,17 +54,17 @@ def build(config: Config) -> Outcome:
         return measured(config, [SentenceEncoder(SYSTEM, 1, SYSTEM, on)], [], note_on(begun.model))
     trained, encoders = {}, []
     for seed in config.seeds or [1]:
-        own = [] if config.seeds is None else [f"seeds=[{seed}]"]
+        sets = [] if config.seeds is None else [f"seeds=[{seed}]"]
         needs = [] if config.seeds is None else ["seeds"]
-        outcome = loading.read_outcome(Path(config.experiment), [*config.sets, *own], needs=needs)
+        outcome = loading.read_outcome(Path(config.experiment), [*config.sets, *sets], needs=needs)
         trained[seed] = outcome.last_retriever(f"experiment: {config.experiment}")
-    labels = {seed: {node.fingerprint: node.label for node in graph([one])} for seed, one in trained.items()}
+    labels = {seed: {node.fingerprint: node.label for node in graph([model])} for seed, model in trained.items()}
     shared = set.intersection(*map(set, labels.values()))
-    for seed, one in trained.items():
+    for seed, model in trained.items():
         suffix = f" (seed {seed})" if len(trained) > 1 else ""
-        own_labels = {name: f"{label}{suffix}" for name, label in labels[seed].items() if name not in shared}
-        made = partial(Collection.foreign_retriever, trained=relabelled(one, own_labels))
-        on = _whitened(config, f"{SYSTEM}{suffix}", made)
+        seed_labels = {name: f"{label}{suffix}" for name, label in labels[seed].items() if name not in shared}
+        encoder = partial(Collection.foreign_retriever, trained=relabelled(model, seed_labels))
+        on = _whitened(config, f"{SYSTEM}{suffix}", encoder)
         encoders.append(SentenceEncoder(SYSTEM, seed, f"{SYSTEM}{suffix}", on))
     note = f"The encoder is the last retriever of {config.experiment}. {outcome.note}"
     return measured(config, encoders, [], note)
@@ -72,12 +72,12 @@ def build(config: Config) -> Outcome:
 
 @in_phase(EVALUATION)
 def _whitened(config: Config, label: str, on: Callable[[Collection], Model]) -> Callable[[Collection], Model]:
-    """An encoder after the whitening that the config asks for, if any."""
+    """Apply the whitening of the config to an encoder, if any."""
     if config.whiten is None:
         return on
     texts = CollectionConfig(data=config.whiten, tokens=config.tokens, encode=config.encode)
     collection = Collection(texts)
     model = on(collection)
     vectors = refresh(f"{label} before whitening", collection, model, texts).vectors
-    made = step(f"{label} whitened", whiten, start=model.step, vectors=vectors)
-    return lambda other: on(other).after(made)
+    whitening = step(f"{label} whitened", whiten, start=model.step, vectors=vectors)
+    return lambda target: on(target).after(whitening)

@@ -185,7 +185,7 @@ class Pipeline:
     def train_ranker(self, config: RankerPhase, encoder: Model, retrieval: Dense) -> Reranked:
         """The ranker: train a cross encoder with negatives that retriever 2 ranks high (Eq. 4), and rerank with it."""
         name = "ranker over retriever 2"
-        own: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
+        options: dict[str, Any] = {} if config.hardest is None else {"hardest": config.hardest}
         taken = encoder if config.encoder == "pre-trained" else None
         label = "start ranker" if taken is None else self.label("start ranker")
         ranker = phase(
@@ -196,7 +196,7 @@ class Pipeline:
             seed=[self.seed, "ranker"],
             config=config,
             inputs=ScreenInputs(vectors=retrieval.vectors),
-            **own,
+            **options,
         )
         depth = self.config.rerank
         reranking = Reranked(self.label(name), self.collection.data, retrieval, ranker, depth)

@@ -36,7 +36,7 @@ class Evaluated(Part):
     data: AnySource
     split: str = "test"
     """The split whose queries are measured."""
-    other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda of: not of)
+    other_qrels: dict[str, AnySource] = Field({}, exclude_if=lambda qrels: not qrels)
     """Other judgements of the same queries, by the name that tables show: TripClick's other labels. They do not count
     in the average."""
     part_of: str | None = None
@@ -74,65 +74,65 @@ class Config(RetrieverToMeasure, SizesKey):
         return self
 
     def parts(self) -> dict[str, str | None]:
-        """By collection, the whole that it is a part of; None for one that is another's judgements."""
-        wholes = {name: asked.part_of for name, asked in self.collections.items() if asked.part_of is not None}
-        return {**wholes, **{other: None for asked in self.collections.values() for other in asked.other_qrels}}
+        """Map each collection to the whole that it is a part of. None for further judgements of another collection."""
+        wholes = {name: dataset.part_of for name, dataset in self.collections.items() if dataset.part_of is not None}
+        return {**wholes, **{name: None for dataset in self.collections.values() for name in dataset.other_qrels}}
 
-    def on(self, asked: Evaluated) -> CollectionConfig:
-        """One collection: how it is read, searched and measured."""
+    def on(self, dataset: Evaluated) -> CollectionConfig:
+        """Say how one collection is read, searched and measured."""
         return CollectionConfig(
-            data=asked.data,
+            data=dataset.data,
             k=self.k,
             tokens=self.tokens,
             bm25=self.bm25,
             encode=self.encode,
             search=self.search,
             analyse=self.analyse,
-            evaluate=EvaluateConfig(split=asked.split, measures=self.measures, other_qrels=asked.other_qrels),
+            evaluate=EvaluateConfig(split=dataset.split, measures=self.measures, other_qrels=dataset.other_qrels),
         )
 
 
 @in_phase(EVALUATION)
 def build(config: Config) -> Outcome:
-    """Each collection by itself, and the averages over them."""
-    other = None if config.experiment is None else loading.read_outcome(Path(config.experiment), config.sets)
+    """Measure each collection, and average over them."""
+    outcome = None if config.experiment is None else loading.read_outcome(Path(config.experiment), config.sets)
     rows: list[Row] = []
     labels: dict[str, str] = {}
     first = None
     pictures: list[Step] = []
-    for name, asked in config.collections.items():
-        own = config.on(asked)
-        collection = Collection(own)
-        results = Results(collection, own, name=name)
-        if other is not None:
-            retriever = collection.foreign_retriever(other.last_retriever(f"experiment: {config.experiment}"))
+    for name, dataset in config.collections.items():
+        settings = config.on(dataset)
+        collection = Collection(settings)
+        results = Results(collection, settings, name=name)
+        if outcome is not None:
+            retriever = collection.foreign_retriever(outcome.last_retriever(f"experiment: {config.experiment}"))
         else:
             assert config.retriever is not None
             retriever = collection.initial_model("retriever", config.retriever)
-        retrieval = refresh("retriever", collection, retriever, own)
-        systems_here: dict[str, System] = {"BM25": collection.lexical, "retriever": retrieval}
+        retrieval = refresh("retriever", collection, retriever, settings)
+        systems: dict[str, System] = {"BM25": collection.lexical, "retriever": retrieval}
         if config.fusion is not None:
             parts = [collection.lexical, retrieval]
-            how = config.fusion.reaching(config.k)
-            systems_here["fusion"] = Fused("fusion", collection.data, parts, how, with_split=False)
-        for system, value in systems_here.items():
+            fusion = config.fusion.reaching(config.k)
+            systems["fusion"] = Fused("fusion", collection.data, parts, fusion, with_split=False)
+        for system, value in systems.items():
             results.add(system, value, seed=1)
         if config.sizes:
             sizes = Sizes(results)
             sizes.add("retriever", retrieval, config.sizes, seed=1)
             pictures += sizes.table(f"sizes ({name})")
         rows += results.rows
-        measured = graph(node for one in results.rows for node in one.steps)
+        measured = graph(node for row in results.rows for node in row.steps)
         shared = {node.fingerprint for node in graph([retriever.step])}
         labels |= {node.fingerprint: f"{name}: {node.label}" for node in measured if node.fingerprint not in shared}
         first = first or Outcome(
-            results=collection.lexical.ranking(asked.split),
+            results=collection.lexical.ranking(dataset.split),
             data=collection.data,
             rows=(),
             retrieval=retrieval,
             ranker=None,
-            split=asked.split,
-            note=_note(config, other),
+            split=dataset.split,
+            note=_note(config, outcome),
         )
     assert first is not None
     comparisons = [("retriever", "BM25")]
@@ -144,9 +144,9 @@ def build(config: Config) -> Outcome:
     )
 
 
-def _note(config: Config, other: Outcome | None) -> str:
-    """What is to be known of what the retriever was trained on."""
-    if other is not None:
-        return f"The retriever is the last one of {config.experiment}. {other.note}"
+def _note(config: Config, outcome: Outcome | None) -> str:
+    """Say what is known of the retriever's training."""
+    if outcome is not None:
+        return f"The retriever is the last one of {config.experiment}. {outcome.note}"
     assert config.retriever is not None
     return note_on(config.retriever.model)

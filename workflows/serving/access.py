@@ -50,8 +50,8 @@ class Gate:
     def __init__(
         self, application: Application, *, token: str | None, loopback: bool, paths: frozenset[str], metrics: Metrics
     ) -> None:
-        """With `loopback` only names of this machine are answered: a page of another site that has its own name point
-        to this machine gets nothing. `paths` are the service's own."""
+        """With `loopback`, only answer requests for names of this machine. A page of another site, whose name points
+        to this machine, gets nothing. `paths` are the paths of the service."""
         self._application, self._metrics = application, metrics
         self._token, self._loopback, self._paths = token, loopback, paths
 
@@ -59,12 +59,12 @@ class Gate:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        began, status, limited, gone = time.perf_counter(), 500, _limited(receive), False
+        began, status, limited, hung_up = time.perf_counter(), 500, _limited(receive), False
 
         async def receiving() -> Message:
-            nonlocal gone
+            nonlocal hung_up
             message = await limited()
-            gone = gone or message["type"] == "http.disconnect"
+            hung_up = hung_up or message["type"] == "http.disconnect"
             return message
 
         async def sending(message: Message) -> None:
@@ -81,11 +81,11 @@ class Gate:
             else:
                 await refused(scope, receive, sending)
         except asyncio.CancelledError:  # so Ray Serve tells it
-            gone = True
+            hung_up = True
             raise
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.answered(path, GONE if gone else status, time.perf_counter() - began)
+            self._metrics.answered(path, GONE if hung_up else status, time.perf_counter() - began)
 
     def _refused(self, scope: Message, headers: Headers) -> JSONResponse | None:
         if self._loopback and not _asks_loopback(headers.get("host", "")):
@@ -99,13 +99,13 @@ class Gate:
 
     def _knows(self, headers: Headers) -> bool:
         assert self._token is not None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode())
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or `localhost`, is this machine's own. A page of another site can have its name point here;
-    it has no number for a name."""
+    """Tell whether an address, or `localhost`, belongs to this machine. Another site can point its name to this
+    machine, but not a number."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -113,7 +113,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _asks_loopback(host: str) -> bool:
-    """The same of a request's `Host`, which may have a port."""
+    """Tell the same of a request's `Host`, which may have a port."""
     try:
         return is_loopback(urllib.parse.urlsplit(f"//{host}").hostname or "")
     except ValueError:  # half of an IPv6 address
@@ -121,7 +121,7 @@ def _asks_loopback(host: str) -> bool:
 
 
 def _limited(receive: Receive) -> Receive:
-    """The body, until it is too large: its length may not have been said, or not truly."""
+    """Receive the body until it is too large. Its stated length may be missing or wrong."""
     size = 0
 
     async def receiving() -> Message:

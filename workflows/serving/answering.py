@@ -29,27 +29,27 @@ TOGETHER = 32
 """The most questions that are answered at the same time."""
 
 
-class Asked(NamedTuple):
-    """A question, and when it came."""
+class Arrival(NamedTuple):
+    """A question and its time of arrival."""
 
     question: Question
-    at: float
+    time: float
 
 
 class Waiting(NamedTuple):
     """A question whose answer somebody waits for."""
 
-    asked: Asked
+    arrival: Arrival
     answer: asyncio.Future[Answer]
 
 
 class Unknown(UserError):
-    """A system or document that there is not."""
+    """A system or document that does not exist."""
 
 
 class Answering:
-    """Systems by name. No question waits for others to come: what came during a search is the next one. (Ray Serve's
-    own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
+    """Systems by name. Questions that arrive during a search form the next batch, so none waits for more to arrive.
+    (Ray Serve's own batches wait for a time that must be chosen, and exist in its deployments alone.)"""
 
     def __init__(
         self,
@@ -67,28 +67,28 @@ class Answering:
         self._at_work: asyncio.Task[None] | None = None
 
     def described(self) -> Systems:
-        """The systems that can be asked."""
+        """Describe the systems."""
         return Systems(
-            systems=[_described(name, one) for name, one in self.systems.items()],
+            systems=[_described(name, system) for name, system in self.systems.items()],
             default=self.default,
             left_out=dict(self.left_out),
             limits=LIMITS,
         )
 
     async def answer(self, question: Question) -> Answer:
-        """The answer; UserError where the system is none of these or cannot rank so many."""
+        """Answer a question. UserError if there is no such system, or if it cannot rank so many documents."""
         if (question.queries is None) == (question.ids is None):
             raise UserError("the body: accepted: either `queries`, texts, or `ids`, documents'")
         name = question.system or self.default
         if name not in self.systems:
             raise Unknown(f"system: there is none called {name!r}; accepted: {', '.join(self.systems)}")
         self.systems[name].config.check_k(self._k(name, question))
-        for one in question.ids or []:
-            if self.documents.place(one) is None:
-                raise Unknown(f"ids: no document is called {one!r}; accepted: the id of a document")
+        for doc_id in question.ids or []:
+            if self.documents.place(doc_id) is None:
+                raise Unknown(f"ids: no document is called {doc_id!r}; accepted: the id of a document")
         loop = asyncio.get_running_loop()
-        asked = Asked(question.model_copy(update={"system": name}), time.perf_counter())
-        waiting = Waiting(asked, loop.create_future())
+        arrival = Arrival(question.model_copy(update={"system": name}), time.perf_counter())
+        waiting = Waiting(arrival, loop.create_future())
         self._waiting.append(waiting)
         if self._at_work is None or self._at_work.done():
             self._at_work = loop.create_task(self._work())
@@ -99,47 +99,48 @@ class Answering:
         loop = asyncio.get_running_loop()
         while self._waiting:
             batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-            batch = [one for one in batch if not one.answer.done()]  # whoever asked may have gone
+            batch = [waiting for waiting in batch if not waiting.answer.done()]  # the client may have hung up
             try:
-                answers = await loop.run_in_executor(self._worker, self.together, [one.asked for one in batch])
-                for one, answer in zip(batch, answers, strict=True):
-                    if not one.answer.done():
-                        one.answer.set_result(answer)
+                arrivals = [waiting.arrival for waiting in batch]
+                answers = await loop.run_in_executor(self._worker, self.together, arrivals)
+                for waiting, answer in zip(batch, answers, strict=True):
+                    if not waiting.answer.done():
+                        waiting.answer.set_result(answer)
             except Exception as error:
-                for one in batch:
-                    if not one.answer.done():
-                        one.answer.set_exception(error)
+                for waiting in batch:
+                    if not waiting.answer.done():
+                        waiting.answer.set_exception(error)
 
-    def together(self, asked: Sequence[Asked]) -> list[Answer]:
-        """Answers to questions for known systems, in their order: those of one system and one k in one search."""
+    def together(self, arrivals: Sequence[Arrival]) -> list[Answer]:
+        """Answer questions for systems that exist, in order. Those with equal system and k share one search."""
         alike: dict[tuple[str, int], list[int]] = {}
-        for number, (question, _) in enumerate(asked):
+        for number, (question, _) in enumerate(arrivals):
             name = str(question.system)
             alike.setdefault((name, self._k(name, question)), []).append(number)
         answers: dict[int, Answer] = {}
         for (name, k), numbers in alike.items():
-            parts_of = [self._queries(name, asked[number].question) for number in numbers]
-            queries = [query for own in parts_of for query in own]
+            batches = [self._queries(name, arrivals[number].question) for number in numbers]
+            queries = [query for batch in batches for query in batch]
             texts, without = zip(*queries, strict=True)
             began, seconds = time.perf_counter(), Seconds()
             hits = iter(self.systems[name].search(texts, k, seconds, without=without))
             self.metrics.searched(name, len(queries), seconds)
-            for number, own in zip(numbers, parts_of, strict=True):
-                at = asked[number].at
-                results = [_result(query, doc_id, next(hits)) for query, doc_id in own]
+            for number, batch in zip(numbers, batches, strict=True):
+                wait = began - arrivals[number].time
+                results = [_result(query, doc_id, next(hits)) for query, doc_id in batch]
                 answers[number] = Answer.model_construct(
-                    system=name, results=results, seconds=parts(seconds, began - at), together=len(queries)
+                    system=name, results=results, seconds=parts(seconds, wait), together=len(queries)
                 )
-        return [answers[number] for number in range(len(asked))]
+        return [answers[number] for number in range(len(arrivals))]
 
     def _queries(self, name: str, question: Question) -> list[tuple[str, str | None]]:
-        """The texts of a question's queries, and the documents that they are, if they are asked by id."""
+        """List the texts of a question's queries. Queries by id come with the ids of their documents."""
         if question.ids is not None:
-            return [(self.systems[name].text_of(one), one) for one in question.ids]
+            return [(self.systems[name].text_of(doc_id), doc_id) for doc_id in question.ids]
         return [(text, None) for text in question.queries or []]
 
     def _k(self, name: str, question: Question) -> int:
-        """Documents for each query."""
+        """Return the number of documents for each query."""
         return min(USUAL, self.systems[name].config.limit) if question.k is None else question.k
 
 

@@ -30,9 +30,9 @@ UNDECODED = "the body cannot be read: it is no UTF-8, or its lists are too deep,
 
 
 def application(
-    answering: Answering, marks: Marks, *, about: dict[str, Any], token: str | None, loopback: bool
+    answering: Answering, marks: Marks, *, facts: dict[str, Any], token: str | None, loopback: bool
 ) -> Application:
-    """All paths behind their gate. `about` is what `/health` says beside that the service is well."""
+    """Put all paths behind their gate. `facts` are what `/health` returns besides the status."""
     app = FastAPI(
         title="Sparring",
         description=ABOUT,
@@ -58,15 +58,15 @@ def application(
         return await _awaited(request, answering.answer(question))
 
     @app.get("/search", response_model=Answer)
-    async def search_one(request: Request, asked: Annotated[Asked, InAddress()]) -> Response:
+    async def search_one(request: Request, query: Annotated[Asked, InAddress()]) -> Response:
         """The same for one query, in the address."""
         names = [name for name, _ in request.query_params.multi_items()]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{twice}: given twice; accepted: once (POST takes several queries)")
-        if (asked.q is None) == (asked.id is None):
+        if (query.q is None) == (query.id is None):
             raise UserError("the address: accepted: either `q`, a text, or `id`, a document's")
-        queries, ids = ([one] if one is not None else None for one in (asked.q, asked.id))
-        question = Question(queries=queries, ids=ids, k=asked.k, system=asked.system)
+        queries, ids = ([value] if value is not None else None for value in (query.q, query.id))
+        question = Question(queries=queries, ids=ids, k=query.k, system=query.system)
         return await _awaited(request, answering.answer(question))
 
     @app.get("/marks")
@@ -98,7 +98,7 @@ def application(
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Whether the service is well, and what it serves."""
-        return {"status": "ok", **about}
+        return {"status": "ok", **facts}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -144,18 +144,18 @@ def _tell_errors(app: FastAPI) -> None:
 
 
 async def _awaited(request: Request, answer: Coroutine[Any, Any, Answer]) -> Response:
-    """An answer, which is given up when its client hangs up."""
-    answering, gone = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
+    """Wait for an answer, until the client hangs up."""
+    answering, hung_up = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answering, hung_up), return_when=asyncio.FIRST_COMPLETED)
         return _json(answering.result()) if answering.done() else Response(status_code=GONE)
     finally:
         answering.cancel()
-        gone.cancel()
+        hung_up.cancel()
 
 
 async def _gone(request: Request) -> None:
-    """Wait until a request's client hangs up; its body was read."""
+    """Wait until a request's client hangs up. The body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -55,7 +55,7 @@ class Service:
         return application(
             self.served.open(),
             Marks(self.marks),
-            about={"identity": self.identity},
+            facts={"identity": self.identity},
             token=self.token,
             loopback=self.loopback,
         )
@@ -165,9 +165,9 @@ def _check_alone(ray: Any, cluster: Cluster) -> None:
 
 
 def _why(status: Any, error: RuntimeError) -> str:
-    """Why a replica did not start: the last line of what Serve has kept of it."""
-    known = status.applications[NAME].deployments if NAME in status.applications else {}
-    message = known[NAME].message if NAME in known else ""
+    """Say why a replica did not start: the last line that Serve has kept of it."""
+    deployments = status.applications[NAME].deployments if NAME in status.applications else {}
+    message = deployments[NAME].message if NAME in deployments else ""
     return (message or str(error)).strip().splitlines()[-1]
 
 
@@ -195,7 +195,7 @@ class Replica:
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and a request to terminate set; a second Ctrl-C interrupts."""
+    """Yield an event that Ctrl-C and a request to terminate set. A second Ctrl-C interrupts."""
     stopped = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
@@ -203,9 +203,9 @@ def _until_stopped() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stopped.set()
 
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,4 +1,4 @@
-"""The file by which `search` finds a running service, and asking it. It lies in the run's folder, or the system's."""
+"""The file in a run's or system's folder by which `search` finds a running service, and requests to the service."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ ANSWER_SECONDS = 60.0
 def announced(
     folder: Path, url: str, identity: str, systems: Sequence[str], limits: Mapping[str, int]
 ) -> Iterator[bool]:
-    """While this block runs, the file is there; whether this service is in it. One that another service has written
-    stays, where it answers the same or was written since; any other is put back at the end."""
-    about = {"url": url, "pid": os.getpid(), "identity": identity, "systems": list(systems), "limits": dict(limits)}
+    """Write the service's file while this block runs, and yield whether it was written. The file of another live
+    service stays if that service answers for the same systems. Otherwise it is put back at the end, unless somebody has
+    written the file since."""
+    note = {"url": url, "pid": os.getpid(), "identity": identity, "systems": list(systems), "limits": dict(limits)}
     path = folder / FILE
-    other = _read(path)
-    other = other if other is not None and _answers(other, identity) else None
-    if other is not None and all(name in other["systems"] for name in systems):
+    earlier = _read(path)
+    earlier = earlier if earlier is not None and _answers(earlier, identity) else None
+    if earlier is not None and all(name in earlier["systems"] for name in systems):
         yield False
         return
     try:
-        write_json(path, about)
+        write_json(path, note)
     except OSError:  # a folder that may only be read
         yield False
         return
     try:
         yield True
     finally:
-        if _read(path) == about:
-            if other is not None and _answers(other, identity):
-                write_json(path, other)
+        if _read(path) == note:
+            if earlier is not None and _answers(earlier, identity):
+                write_json(path, earlier)
             else:
                 path.unlink(missing_ok=True)
 
@@ -58,37 +59,35 @@ def announced(
 def asked(
     folder: Path, identity: str, system: str, query: str | None, k: int, doc_id: str | None = None
 ) -> list[Hit] | None:
-    """What a running service of a folder finds by a system; None where there is no service of the same identity that
-    has it, or it does not answer: whoever asks then opens the models itself."""
-    about = _read(folder / FILE)
-    if about is None or system not in about["systems"]:
+    """Ask a running service of a folder. None if no service of the same identity answers for the system: the caller
+    then opens the models itself."""
+    note = _read(folder / FILE)
+    if note is None or system not in note["systems"]:
         return None
     try:
-        most = about["limits"]["query_characters"]
-        if k > about["limits"]["k"] or (query is not None and not 0 < len(query.strip()) <= most):
+        most = note["limits"]["query_characters"]
+        if k > note["limits"]["k"] or (query is not None and not 0 < len(query.strip()) <= most):
             return None
-        if not _answers(about, identity):
+        if not _answers(note, identity):
             return None
-        what = {"ids": [doc_id]} if query is None else {"queries": [query]}
-        question = {**what, "k": k, "system": system}
-        documents = _asked(f"{about['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
-        return [Hit(**one) for one in documents]
+        question = {"k": k, "system": system, **({"ids": [doc_id]} if query is None else {"queries": [query]})}
+        documents = _asked(f"{note['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
+        return [Hit(**document) for document in documents]
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 
 
 def answers(url: str, identity: str, seconds: float) -> bool:
-    """Whether a service of an identity answers at a URL within so many seconds."""
+    """Tell whether a service of an identity answers at a URL within so many seconds."""
     try:
         return _asked(f"{url}/health", None, seconds).get("identity") == identity
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
-def _answers(about: Mapping[str, Any], identity: str) -> bool:
-    """Whether a note's service is there, of an identity, and answers: its process may be another's by now, and so may
-    its port."""
-    return about["identity"] == identity and _is_here(about) and answers(about["url"], identity, WAIT_SECONDS)
+def _answers(note: Mapping[str, Any], identity: str) -> bool:
+    """Tell whether a note's service answers. By now another program may have its process number and its port."""
+    return note["identity"] == identity and _is_here(note) and answers(note["url"], identity, WAIT_SECONDS)
 
 
 def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
@@ -106,22 +105,22 @@ def _asked(url: str, question: dict[str, Any] | None, seconds: float) -> dict[st
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         tree = json.loads(path.read_text())
-        known = {"url", "pid", "identity", "systems", "limits"} <= tree.keys() and isinstance(tree["systems"], list)
-        return tree if known else None
+        complete = {"url", "pid", "identity", "systems", "limits"} <= tree.keys() and isinstance(tree["systems"], list)
+        return tree if complete else None
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 
-def _is_here(about: Mapping[str, Any]) -> bool:
-    """Whether a note is of a process of this machine, at one of its own addresses: whoever may write to the folder
-    could name another place, which would get the question and the token."""
+def _is_here(note: Mapping[str, Any]) -> bool:
+    """Tell whether a note's process runs on this machine, at one of its addresses. Whoever may write to the folder
+    could name another machine, which would get the question and the token."""
     try:
-        host = str(urllib.parse.urlsplit(about["url"]).hostname)
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as own:
-            own.bind((host, 0))  # which only an address of this machine can be
+        host = str(urllib.parse.urlsplit(note["url"]).hostname)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))  # which only an address of this machine can be
     except (OSError, ValueError, AttributeError):
         return False
-    return _lives(about["pid"])
+    return _lives(note["pid"])
 
 
 def _lives(pid: int) -> bool:
@@ -135,13 +134,13 @@ def _lives(pid: int) -> bool:
 
 
 def identity(experiment: Experiment, store: str) -> str:
-    """Of a run: its steps, and the store that they lie in."""
+    """Identify a run by its steps and the store that holds them."""
     where = store if "://" in store else str(Path(store).resolve())
-    made = [node.fingerprint for node in experiment.wanted]
-    return hashlib.sha256("\n".join([where, *made]).encode()).hexdigest()[:16]
+    fingerprints = [node.fingerprint for node in experiment.wanted]
+    return hashlib.sha256("\n".join([where, *fingerprints]).encode()).hexdigest()[:16]
 
 
 def identity_of_folder(folder: Path) -> str:
-    """Of a system's folder: where it is, and what its description says."""
+    """Identify a system's folder by its place and its description."""
     text = (folder / SYSTEM).read_bytes()
     return hashlib.sha256(str(folder.resolve()).encode() + b"\n" + text).hexdigest()[:16]

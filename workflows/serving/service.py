@@ -50,17 +50,17 @@ class Served:
     """The other options of `Inference`."""
 
     def check(self) -> Checked:
-        """See that all is there; UserError for what is not."""
+        """Check that everything is there. UserError names what is missing."""
         if loading.is_system(self.config):
             return self._check_folder()
         experiment, store, plans, reasons = self._plans()
-        asked = deployable.asked(experiment.outcome, store)
-        default = asked.name if asked is not None and asked.name in plans else list(plans)[-1]
+        row = deployable.asked(experiment.outcome, store)
+        default = row.name if row is not None and row.name in plans else list(plans)[-1]
         default = self.names[0] if self.names else default
         return Checked(list(plans), default, reasons, identity(experiment, self.store), experiment.run)
 
     def open(self) -> Answering:
-        """Open all models and indexes; takes seconds, and memory until the process ends."""
+        """Open all models and indexes. This takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
         opened, documents = self._open_folder() if loading.is_system(self.config) else self._open_run()
         return Answering(opened, documents, checked.default, checked.left_out, metrics)
@@ -81,9 +81,9 @@ class Served:
         plans, reasons = library.of_run(experiment.outcome, store)
         for name in self.names:
             if name not in plans:
-                why = f": {reasons[name]}" if name in reasons else ""
+                reason = f": {reasons[name]}" if name in reasons else ""
                 accepted = f"{listing(plans)}{did_you_mean(name, plans)}"
-                raise UserError(f"--system: no system {name!r} can be asked{why}; accepted: {accepted}")
+                raise UserError(f"--system: no system {name!r} can be asked{reason}; accepted: {accepted}")
         if self.names:
             plans = {name: plans[name] for name in self.names}
         return experiment, store, plans, reasons

@@ -39,8 +39,8 @@ class Collection:
     def initial_model(
         self, label: str, config: Pretrained, objective: str = "retriever", *, encoder: Model | None = None
     ) -> Model:
-        """A model before any training here, or with another's encoder. Models with the same tokenizer and prompts share
-        a token store."""
+        """Start a model from its config, or with another model's encoder. Models with the same tokenizer and prompts
+        share a token store."""
         try:
             check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
         except UserError as error:
@@ -49,18 +49,18 @@ class Collection:
         keys = ("query_prompt", "document_prompt", "end_token", "template")
         prompts = [getattr(config, key, None) or "" for key in keys]
         with nullcontext() if encoder else in_phase(COLLECTION):  # another's encoder is there once that is trained
-            made = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
+            node = step(label, start, config=config, encoder=None if encoder is None else encoder.step)
         tokens = self._config.tokens
         if isinstance(config, ReaderConfig) and config.template is not None:
             tokens = TemplatedConfig(**tokens.model_dump(), template=config.template)
-        return self._model(made, objective, (config.model, config.revision, *prompts), tokens)
+        return self._model(node, objective, (config.model, config.revision, *prompts), tokens)
 
     def foreign_retriever(self, trained: Step) -> Model:
-        """A retriever that was trained on another collection, with a token store of this one."""
+        """Give a retriever that was trained on another collection a token store of this one."""
         return self._model(trained, "retriever", trained.fingerprint, self._config.tokens)
 
     def _model(self, node: Step, objective: str, reads: Hashable, config: TokenizeConfig) -> Model:
-        """A model with the token store of those that read the same, which is made if there is none yet."""
+        """Give a model the token store of its tokenizer and prompts. Make the store if there is none yet."""
         if reads not in self._stores:
             label = f"{objective.rpartition('.')[2]} tokens" if self._stores else "tokens"
             with in_phase(COLLECTION):
@@ -79,7 +79,7 @@ class Collection:
         return Lexical(self.data, self.bm25_index, self._config.k, self._config.bm25.search)
 
     def bm25(self, *splits: str) -> Step:
-        """BM25's ranking of the queries of some splits."""
+        """Rank the documents for the queries of some splits by BM25."""
         return self.lexical.ranking(*splits)
 
     @property
@@ -96,7 +96,7 @@ class Collection:
         return Lexical(self.data, self.term_vectors, self._config.k, self._config.bm25.search, rm3)
 
     def answering(self, ranking: Step, splits: list[str]) -> Step:
-        """A ranking of the queries of some splits that says which documents bear an answer."""
+        """Say in a ranking of some splits' queries which documents bear an answer."""
         return step(
             f"{ranking.label} answers",
             answering,

@@ -30,9 +30,9 @@ class Default(NamedTuple):
 
     key: str
     value: Any
-    why: str
+    reason: str
     guessed: bool = False
-    """Whether it was chosen without the collection, which is not here."""
+    """Whether it was chosen without the collection's files."""
 
 
 class LexicalConfig(Config):
@@ -61,7 +61,7 @@ class EvaluateConfig(Config):
     other_qrels: dict[str, AnySource] = {}
     """Other judgements of the same queries, by the collection name that their results have in tables. The rankings are
     measured by them too. Of these sources only the qrels are read. An example is TripClick with its other labels."""
-    other_rankings: dict[str, RankingFile] = Field({}, exclude_if=lambda of: not of)
+    other_rankings: dict[str, RankingFile] = Field({}, exclude_if=lambda files: not files)
     """Rankings of other systems, from files, by the name that tables show: SEAL's beside EAR's."""
     entropy: EntropyConfig = EntropyConfig()
     """Of the retriever's distribution over its first documents."""
@@ -104,10 +104,10 @@ class RetrievalConfig(CollectionConfig):
 
     @field_validator("evaluate")
     @classmethod
-    def _measures_something(cls, asked: EvaluateConfig) -> EvaluateConfig:
-        if not asked.measures:
+    def _measures_something(cls, evaluate: EvaluateConfig) -> EvaluateConfig:
+        if not evaluate.measures:
             raise ValueError("measures: none; accepted: one or more, such as RR@10")
-        return asked
+        return evaluate
 
 
 class GeneratorPhase(Config):
@@ -156,12 +156,12 @@ class TrainingPhase(DifferenceKeys):
 
 
 def predicts_differences(train: TrainConfig | None) -> bool:
-    """Whether a retriever's training has losses over differences."""
+    """Tell whether a retriever's training has losses over differences."""
     return train is not None and any(term.over.endswith(" discriminator") for term in train.losses)
 
 
 def check_difference(difference: DifferenceConfig | None, *trainings: TrainConfig | None) -> None:
-    """ValueError if differences are to be predicted and no training has a loss over them."""
+    """Raise ValueError if differences are to be predicted and no training has a loss over them."""
     if difference is not None and not any(map(predicts_differences, trainings)):
         raise ValueError(
             "difference: no loss is over them; accepted: null, or losses with `over: query discriminator` and `over: "
@@ -172,11 +172,11 @@ def check_difference(difference: DifferenceConfig | None, *trainings: TrainConfi
 
 
 def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
-    """ValueError if a training has nothing that relevant documents are told from."""
-    own = 1 + mine.negatives + mine.random
+    """Raise ValueError if a loss compares candidates and a training has no negatives for it."""
+    candidates = 1 + mine.negatives + mine.random
     for train in filter(None, trainings):
-        there = {"group": own, "batch": own * -(-train.batch // train.accumulate)}
-        if all(there.get(term.over, 2) < 2 and not _looks_at_one(term) for term in train.losses):
+        counts = {"group": candidates, "batch": candidates * -(-train.batch // train.accumulate)}
+        if all(counts.get(term.over, 2) < 2 and not _looks_at_one(term) for term in train.losses):
             raise ValueError(
                 "train.losses: a query's relevant document is told from others, and there are none; "
                 "accepted: negatives, or larger batches with `over: batch`"
@@ -184,22 +184,22 @@ def check_candidates(mine: MineConfig, *trainings: TrainConfig | None) -> None:
 
 
 def _looks_at_one(term: LossTerm) -> bool:
-    """Whether a loss may learn from one candidate: it looks at each by itself, or it is not ours."""
+    """Tell whether a loss may learn from one candidate: it reads candidates one by one, or a user wrote it."""
     return not term.function.startswith("components.losses.") or term.function.split(".")[2] in ("pointwise", "irgan")
 
 
-def check_generator(generator: GeneratorPhase | None, needed: bool) -> None:
-    """ValueError if there is a generator that nothing asks, or none where one is asked."""
-    if generator is None and needed:
+def check_generator(generator: GeneratorPhase | None, generates: bool) -> None:
+    """Raise ValueError for a generator that nothing uses, or if tokens are generated without one."""
+    if generator is None and generates:
         raise ValueError(
             "generator: null, and tokens are to be replaced or inserted; accepted: a masked language model"
         )
-    if generator is not None and not needed:
+    if generator is not None and not generates:
         raise ValueError("generator: nothing here asks it; accepted: null")
 
 
 def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncoderConfig) -> None:
-    """ValueError if the ranker cannot begin from the encoder of the retriever that the key `encoder` names."""
+    """Raise ValueError if the ranker cannot begin from the encoder of the retriever that the key `encoder` names."""
     if (ranker.model, ranker.revision, ranker.layers) != (retriever.model, retriever.revision, retriever.layers):
         raise ValueError(f"ranker.encoder: {encoder}: ranker.model must be made from the retriever's model")
     if retriever.towers == "separate":
@@ -212,5 +212,5 @@ def check_encoder(encoder: str, ranker: CrossEncoderConfig, retriever: DualEncod
 
 
 def seeded(label: str, seed: int, config: CollectionConfig) -> str:
-    """A label that names the seed where there are several."""
+    """Add the seed to a label if there are several seeds."""
     return f"{label} (seed {seed})" if len(config.seeds) > 1 else label

@@ -9,7 +9,7 @@ from sparring.workflows.steps.train import train
 from sparring.workflows.store.dag import Step, step
 
 OF_ALL = {"objective", "config", "rows", "dev", "data", "tokens", "start", "seed", "part"}
-"""What every training has; its other inputs are its objective's own."""
+"""Inputs of every training. Its objective takes the rest."""
 
 
 def learnt(
@@ -27,8 +27,8 @@ def learnt(
     dimensions: int | None = None,
     **inputs: Any,
 ) -> Step:
-    """The step `train`, with its inputs. What groups have, and how many dimensions, is as for `check_training`.
-    ValueError where it could not be trained so."""
+    """Return the step `train`. `taught`, `dev_taught` and `dimensions` are as for `check_training`. ValueError if
+    the model could not be trained so."""
     check_training(objective, config, label, taught=taught, dev_taught=dev_taught, dimensions=dimensions)
     look = config.validate_on_dev
     if look is not None and look.split == "train" and "rated" not in inputs:  # pairs are not what is learnt from
@@ -55,43 +55,42 @@ def learnt(
 
 
 def _check_carried(label: str, objective: str, config: TrainConfig, start: Step, inputs: Mapping[str, Any]) -> None:
-    """ValueError where the start has no optimizer to go on with, or another model's, or the schedule is over."""
+    """Raise ValueError if the start keeps no optimizer, or that of another model, or if the schedule is over."""
     if start.function is not train or not start.inputs["config"].chained:
         raise ValueError(
             f"{label}: carry: all: {start.label!r} keeps no optimizer; accepted: weights, or a start from a training "
             "that carries all too or has `schedule_updates`"
         )
-    own = _optimized(objective, config, inputs)
-    others = _optimized(start.inputs["objective"], start.inputs["config"], start.inputs)
-    if own != others:
+    state = _optimized(objective, config, inputs)
+    carried = _optimized(start.inputs["objective"], start.inputs["config"], start.inputs)
+    if state != carried:
         raise ValueError(
-            f"{label}: carry: all: the optimizer of {start.label!r} is of {others}, and this training's of {own}; "
+            f"{label}: carry: all: the optimizer of {start.label!r} is of {carried}, and this training's of {state}; "
             "accepted: weights, or the same for both"
         )
-    made, whole = _made(start), config.schedule_updates or config.updates
-    if config.schedule == "linear" and made + config.updates > whole:
+    total, whole = _made(start) + config.updates, config.schedule_updates or config.updates
+    if config.schedule == "linear" and total > whole:
         raise ValueError(
-            f"{label}: schedule_updates: {whole} is less than the {made + config.updates} updates of this training and "
-            f"those that it carries on from, the last of which would learn nothing; accepted: "
-            f"{made + config.updates} or more, in all of them"
+            f"{label}: schedule_updates: {whole} is less than the {total} updates of this training and those that it "
+            f"carries on from, the last of which would learn nothing; accepted: {total} or more, in all of them"
         )
 
 
 def _optimized(objective: str, config: TrainConfig, inputs: Mapping[str, Any]) -> str:
-    """What an optimizer's numbers are numbers of."""
-    own = sorted(name for name, value in inputs.items() if value is not None and name not in OF_ALL)
-    return f"{config.optimizer} for the objective {objective}" + (f" with {', '.join(own)}" if own else "")
+    """Describe what an optimizer's state belongs to."""
+    extra = sorted(name for name, value in inputs.items() if value is not None and name not in OF_ALL)
+    return f"{config.optimizer} for the objective {objective}" + (f" with {', '.join(extra)}" if extra else "")
 
 
 def _made(training: Step) -> int:
-    """Updates until a training's end, with those that it carries on from."""
+    """Count the updates until a training's end, with those that it carries on from."""
     config = training.inputs["config"]
     return int(config.updates) + (_made(training.inputs["start"]) if config.carry == "all" else 0)
 
 
 def in_round(config: TrainConfig, i: int, rounds: int) -> TrainConfig:
-    """The training of one of several rounds, from 1. From what was before round 1 only weights are carried, whatever is
-    carried from round to round. Rounds that carry all share one schedule, by default of all rounds' updates."""
+    """Return the training of one of several rounds, from 1. Whatever is carried from round to round, round 1 takes
+    over only weights. Rounds that carry all share one schedule, by default of all rounds' updates."""
     if config.carry != "all":
         return config
     spans = config.schedule_updates or rounds * config.updates

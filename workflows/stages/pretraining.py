@@ -83,7 +83,7 @@ class PretrainingPhase(Config):
             if getattr(self, key) not in (None, type(self).model_fields[key].get_default()):  # a run's config has all
                 raise ValueError(f"{key}: the objective {self.objective} does not read it; accepted: {listing(keys)}")
         differing = self.difference or DifferenceConfig()
-        asked = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
+        editor = {"diffcse": differing, "simcse": self.augmentation}.get(self.objective, self.bottleneck)
         if self.objective == "simcse":
             predicts = any(term.over == "masked" for term in self.train.losses)
             if predicts != (self.masking is not None):
@@ -102,7 +102,7 @@ class PretrainingPhase(Config):
             for term in self.train.losses:
                 if wrong := self.bottleneck.unmasked(term.over):
                     raise ValueError(f"train.losses: {wrong}")
-        check_generator(self.generator, "generator" in keys and asked is not None and asked.generates)
+        check_generator(self.generator, "generator" in keys and editor is not None and editor.generates)
         look = self.train.validate_on_dev
         if (self.rated is not None) != (look is not None and look.measure == "Spearman"):
             raise ValueError("rated: `train.validate_on_dev: {measure: Spearman}` and rated pairs want each other")
@@ -127,7 +127,7 @@ class PretrainingPhase(Config):
 
 
 Pretraining = Annotated[
-    list[PretrainingPhase], BeforeValidator(lambda one: one if isinstance(one, list) else [one]), Field(min_length=1)
+    list[PretrainingPhase], BeforeValidator(lambda raw: raw if isinstance(raw, list) else [raw]), Field(min_length=1)
 ]
 """One phase, or several that are played one after another, such as masked language modelling and then DiffCSE."""
 
@@ -143,54 +143,54 @@ def pretrained(
     models = [begun]
     reads = begun.step.inputs["config"]
     encoder: Step | None = None  # what objectives of one encoder have trained so far
-    whole = [one.objective for one in phases if "bottleneck" in OPTIONS[one.objective]]
+    whole = [phase.objective for phase in phases if "bottleneck" in OPTIONS[phase.objective]]
     if whole and getattr(reads, "adapter", None) is not None:
         raise ValueError(f"adapter: {whole[0]} trains a copy of the encoder's own layers; accepted: null")
     if whole and getattr(reads, "pooling", None) == "first_last":
         raise ValueError(f"pooling: first_last: {whole[0]} reads the last layer's states; accepted: cls, mean")
-    sentences = any(one.objective in ("simcse", "diffcse") for one in phases)
+    sentences = any(phase.objective in ("simcse", "diffcse") for phase in phases)
     if sentences and isinstance(reads, DualEncoderConfig):
         if wrong := not_one_encoder(reads.model_copy(update={"towers": "shared"})):
             raise ValueError(wrong)
         adapted = reads.adapter is not None and reads.adapter.dropout > 0
         if not adapted and (reads.dropout == 0 or (reads.dropout is None and lacks_dropout(reads))):
-            got = "0" if reads.dropout == 0 else "null, and the model has none of its own"
-            raise ValueError(f"retriever.dropout: {got}: views of a text differ by dropout; accepted: above 0")
-    for i, asked in enumerate(phases):
+            dropout = "0" if reads.dropout == 0 else "null, and the model has none of its own"
+            raise ValueError(f"retriever.dropout: {dropout}: views of a text differ by dropout; accepted: above 0")
+    for i, phase in enumerate(phases):
         limit = getattr(reads, "document_tokens", None)
-        if asked.text_tokens is not None and limit is not None and asked.text_tokens > limit:
+        if phase.text_tokens is not None and limit is not None and phase.text_tokens > limit:
             raise ValueError(
-                f"text_tokens: {asked.text_tokens}: the retriever reads {limit} tokens of a text "
+                f"text_tokens: {phase.text_tokens}: the retriever reads {limit} tokens of a text "
                 f"(retriever.document_tokens); accepted: at most {limit}, or null"
             )
         name, writes = "pre-training", "generator"
         if len(phases) > 1:
             name, writes = f"{name} {i + 1}", f"{writes} {i + 1}"
-        own_seed = seed if asked.seed is None else asked.seed
-        label, of_generator = (seeded(one, seed, config) if asked.seed is None else one for one in (name, writes))
-        own: dict[str, Any] = {key: getattr(asked, key) for key in OPTIONS[asked.objective]}
-        own = {key: value for key, value in own.items() if value is not None}
-        if asked.objective == "diffcse":
-            own.setdefault("difference", DifferenceConfig())
-        if "generator" in own:
-            edits = next(own[key] for key in ("difference", "augmentation", "bottleneck") if key in own)
-            own["generator"] = generator(
-                of_generator, collection, begun, own["generator"], own_seed, edits=edits, tokens=own.get("text_tokens")
+        phase_seed = seed if phase.seed is None else phase.seed
+        label, of_generator = (seeded(text, seed, config) if phase.seed is None else text for text in (name, writes))
+        options: dict[str, Any] = {key: getattr(phase, key) for key in OPTIONS[phase.objective]}
+        options = {key: value for key, value in options.items() if value is not None}
+        if phase.objective == "diffcse":
+            options.setdefault("difference", DifferenceConfig())
+        if "generator" in options:
+            edits = next(options[key] for key in ("difference", "augmentation", "bottleneck") if key in options)
+            options["generator"] = generator(
+                of_generator, collection, begun, options["generator"], phase_seed, edits=edits, tokens=phase.text_tokens
             )
-        if "head" in own:
+        if "head" in options:
             if isinstance(reads, DualEncoderConfig):
-                _check_vocabulary("head", own["head"], reads)
-            own["language_model"] = step("head", start, config=own.pop("head"))
+                _check_vocabulary("head", options["head"], reads)
+            options["language_model"] = step("head", start, config=options.pop("head"))
         dev = None
-        if "rated" in own:
-            dev = step("rated pairs", ingest, source=own["rated"])
-            own["rated"] = step("rated pairs tokens", tokenize, data=dev, model=begun.step, config=config.tokens)
-        split = asked.objective != "ict" and getattr(reads, "towers", None) == "separate"
+        if "rated" in options:
+            dev = step("rated pairs", ingest, source=options["rated"])
+            options["rated"] = step("rated pairs tokens", tokenize, data=dev, model=begun.step, config=config.tokens)
+        split = phase.objective != "ict" and getattr(reads, "towers", None) == "separate"
         begins = models[-1].step
         if split:
             if encoder is None and i > 0:
                 raise ValueError(
-                    f"pretrain.{i}: {asked.objective} trains one encoder, and the phase before it has "
+                    f"pretrain.{i}: {phase.objective} trains one encoder, and the phase before it has "
                     "trained two towers; accepted: `ict` as the last phase"
                 )
             begins = encoder or _with_shared_towers(collection, reads).step
@@ -198,12 +198,12 @@ def pretrained(
             label,
             collection,
             begun,
-            asked.objective,
+            phase.objective,
             begins,
-            config=asked.train,
-            seed=[own_seed, asked.objective, *([i] if i else [])],
+            config=phase.train,
+            seed=[phase_seed, phase.objective, *([i] if i else [])],
             dev=dev,
-            **own,
+            **options,
         )
         encoder = learnt if split else None
         models.append(begun.after(with_two_towers(f"{label}, two towers", reads, learnt) if split else learnt))
@@ -211,48 +211,48 @@ def pretrained(
 
 
 def with_two_towers(label: str, reads: DualEncoderConfig, encoder: Step) -> Step:
-    """A retriever whose two towers begin from the encoder of a trained one with shared towers."""
+    """Return a retriever whose two towers begin from the encoder of a trained one with shared towers."""
     return step(label, start, config=reads, encoder=encoder)
 
 
 def _with_shared_towers(collection: Collection, reads: DualEncoderConfig) -> Model:
-    """A start model like a retriever with two towers, but with one encoder for both sides. Without a projection, which
-    objectives of one encoder do not train."""
-    own: dict[str, Any] = {"towers": "shared", "share": [], "projection": None, "projection_norm": None}
-    own |= {"projections": "apart", "truncate": None}
-    return collection.initial_model("start encoder", reads.model_copy(update=own))
+    """Start a model like a retriever with two towers, but with one encoder for both sides, and without a projection,
+    which objectives of one encoder do not train."""
+    update: dict[str, Any] = {"towers": "shared", "share": [], "projection": None, "projection_norm": None}
+    update |= {"projections": "apart", "truncate": None}
+    return collection.initial_model("start encoder", reads.model_copy(update=update))
 
 
 def generator(
     label: str,
     collection: Collection,
     model: Model,
-    asked: GeneratorPhase,
+    phase: GeneratorPhase,
     seed: int,
     *,
     edits: MaskConfig,
     tokens: int | None = None,
 ) -> Step:
-    """The generator, perhaps after masked language modelling. ValueError where the files of both models tell that it
-    cannot replace tokens of what `model` reads, the first `tokens` of each text where these alone are learnt from."""
+    """Return the generator, perhaps after masked language modelling. Of each text, the first `tokens` are learnt from.
+    ValueError if the files of both models tell that it cannot replace tokens of what `model` reads."""
     if isinstance(reads := model.begun.inputs.get("config"), DualEncoderConfig):
         if tokens is not None:
             reads = reads.model_copy(update={"document_tokens": tokens})
-        _check_tokens(asked.model, reads, edits)
-    if asked.train is None:
-        return step("start generator", start, config=asked.model)
-    own = model.tokens.inputs["model"].inputs.get("config")  # it learns from the same token store
-    prompts = {key: getattr(own, key, "") for key in ("query_prompt", "document_prompt")}
-    begun = step("start generator", start, config=asked.model.model_copy(update=prompts))
-    label, seed = (label, seed) if asked.seed is None else ("generator", asked.seed)
+        _check_tokens(phase.model, reads, edits)
+    if phase.train is None:
+        return step("start generator", start, config=phase.model)
+    reader = model.tokens.inputs["model"].inputs.get("config")  # it learns from the same token store
+    prompts = {key: getattr(reader, key, "") for key in ("query_prompt", "document_prompt")}
+    begun = step("start generator", start, config=phase.model.model_copy(update=prompts))
+    label, seed = (label, seed) if phase.seed is None else ("generator", phase.seed)
     key = [seed, "mlm"]
-    return _learnt(label, collection, model, "mlm", begun, config=asked.train, seed=key, masking=asked.masking)
+    return _learnt(label, collection, model, "mlm", begun, config=phase.train, seed=key, masking=phase.masking)
 
 
 def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderConfig, edits: MaskConfig) -> None:
-    """ValueError where masks are of words and nobody knows where they begin, or where the generator has other tokens
-    than the retriever, or fewer positions: what would be told after the generator's training. What cannot be read here
-    is left to that."""
+    """Raise ValueError if the generator cannot work on the retriever's tokens: it has others or fewer positions, or
+    masks are of words and nobody knows where words begin. Otherwise the run would tell only after the generator's
+    training. Files that cannot be read are left to that."""
     kind, most = kind_of_tokenizer(retriever), positions(generator)
     if edits.unit == "words" and kind not in (None, "WordPiece"):
         raise ValueError(
@@ -268,10 +268,10 @@ def _check_tokens(generator: MaskedLanguageModelConfig, retriever: DualEncoderCo
 
 
 def _check_vocabulary(key: str, model: MaskedLanguageModelConfig, retriever: DualEncoderConfig) -> None:
-    """ValueError where a masked language model that is asked for by a key has other tokens than the retriever; what
-    cannot be read here is left to the training."""
-    own, other = vocabulary(model), vocabulary(retriever)
-    if own is not None and other is not None and own != other:
+    """Raise ValueError if a masked language model, asked for by a key, has other tokens than the retriever.
+    Vocabularies that cannot be read are left to the training."""
+    predicted, read = vocabulary(model), vocabulary(retriever)
+    if predicted is not None and read is not None and predicted != read:
         raise ValueError(
             f"{key}: {model.model}: its vocabulary is another than the retriever's; accepted: one with the same tokens"
         )
@@ -287,10 +287,10 @@ def _learnt(
     config: TrainConfig,
     seed: list[Any],
     dev: Step | None = None,
-    **own: Any,
+    **inputs: Any,
 ) -> Step:
-    """A training on the collection's documents, over the token store of the model that `reads` them. ValueError where
-    it is to be validated and there is nothing to do so by: no documents are held out."""
+    """Train on the collection's documents, over the token store of the model that `reads` them. ValueError if no
+    documents are held out to validate on."""
     return learnt(
         label,
         objective,
@@ -302,5 +302,5 @@ def _learnt(
         dev=dev,
         seed=seed,
         part="pre-training",
-        **own,
+        **inputs,
     )

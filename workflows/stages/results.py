@@ -26,7 +26,7 @@ class Results:
     config: CollectionConfig
     rows: list[Row] = field(default_factory=list)
     name: str | None = None
-    """What the collection is called in tables; None for what its source is called."""
+    """The collection's name in tables. If None, that of its source."""
 
     def add(
         self,
@@ -43,40 +43,40 @@ class Results:
 
         An oracle is measured and never selected. A system without training has the same numbers for every seed.
         """
-        asked, collection = self.config.evaluate, self.collection
-        ranking = system.ranking(asked.split)
+        evaluation, collection = self.config.evaluate, self.collection
+        ranking = system.ranking(evaluation.split)
         # A ranking that every seed shares is measured once.
-        whose = seeded(name, seed, self.config) if f"(seed {seed})" in ranking.label else name
-        judged = [measure for measure in asked.measures if not needs_answers(measure)]
-        by_answer = len(judged) < len(asked.measures)
+        label = seeded(name, seed, self.config) if f"(seed {seed})" in ranking.label else name
+        judged = [measure for measure in evaluation.measures if not needs_answers(measure)]
+        by_answer = len(judged) < len(evaluation.measures)
         metrics = step(
-            f"{whose} measures",
+            f"{label} measures",
             evaluate,
             data=collection.data,
-            ranking=collection.answering(ranking, [asked.split]) if by_answer else ranking,
-            split=asked.split,
-            measures=asked.measures,
-            entropy=asked.entropy if entropy else None,
+            ranking=collection.answering(ranking, [evaluation.split]) if by_answer else ranking,
+            split=evaluation.split,
+            measures=evaluation.measures,
+            entropy=evaluation.entropy if entropy else None,
             queries=queries,
         )
         analysis = None
         if self.config.analyse is not None and isinstance(system, Dense) and system.has_vectors:
             analysis = step(
-                f"{whose} analysis",
+                f"{label} analysis",
                 analyse,
                 data=collection.data,
                 tokens=collection.tokens,
                 vectors=system.vectors,
-                queries=system.queries(asked.split),
+                queries=system.queries(evaluation.split),
                 ranking=ranking,
-                split=asked.split,
+                split=evaluation.split,
                 config=self.config.analyse,
             )
         measured = Row(
             name,
             round,
             self._collection,
-            asked.split,
+            evaluation.split,
             seed,
             metrics,
             collection.data,
@@ -88,24 +88,24 @@ class Results:
             oracle=oracle,
         )
         self.rows.append(measured)
-        for other, source in asked.other_qrels.items():
+        for title, source in evaluation.other_qrels.items():
             with in_phase(COLLECTION):
-                data = step(f"data ({other})", ingest, source=self._in_form(source))
+                data = step(f"data ({title})", ingest, source=self._in_form(source))
             metrics = step(
-                f"{whose} measures ({other})",
+                f"{label} measures ({title})",
                 evaluate,
                 data=data,
                 ranking=ranking,
-                split=asked.split,
+                split=evaluation.split,
                 measures=judged,
                 queries=queries,
             )
             self.rows.append(
-                replace(measured, collection=other, metrics=metrics, data=data, answers=None, analysis=None)
+                replace(measured, collection=title, metrics=metrics, data=data, answers=None, analysis=None)
             )
 
     def _in_form(self, source: Source) -> Source:
-        """Other judgements, whose ids are read as the collection's are: rankings have those."""
+        """Read the ids of other judgements as the collection's are read: rankings have those."""
         ids = self.config.data.ids
         return source if ids is None else source.model_copy(update={"ids": ids})
 
@@ -118,16 +118,16 @@ class Results:
         return retrieval
 
     def add_measures(self, name: str, measures: Step, *, seed: int, encoder: Dense | None = None) -> None:
-        """A system whose measures are not of a ranking: what is made of one, such as a reader's answers, or vectors."""
+        """Add a system label measures are of vectors, or of what is made of a ranking, such as a reader's answers."""
         split, data = self.config.evaluate.split, self.collection.data
         self.rows.append(Row(name, None, self._collection, split, seed, measures, data, encoder=encoder))
 
     def gather(self, comparisons: list[tuple[str, str]]) -> Step:
-        """The step that gathers all measures, and makes the comparisons asked for, and those with rankings of files:
-        of the leading system, and of the one to deploy."""
-        given = self.config.evaluate.other_rankings.keys() & system_names(self.rows)
-        beside = [(None, name) for name in sorted(given)] if comparisons else []
-        return gathered(self.rows, [*comparisons, *beside])
+        """Gather all measures and the comparisons. The leading system and the one to deploy are also compared with
+        rankings of files."""
+        imported = self.config.evaluate.other_rankings.keys() & system_names(self.rows)
+        further = [(None, name) for name in sorted(imported)] if comparisons else []
+        return gathered(self.rows, [*comparisons, *further])
 
     @property
     def _collection(self) -> str:

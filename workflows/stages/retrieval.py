@@ -29,14 +29,14 @@ def refresh(label: str, collection: Collection, retriever: Model, config: Collec
 
 
 def fused_with_bm25(
-    label: str, collection: Collection, other: Dense, config: CollectionConfig, how: FusionConfig
+    label: str, collection: Collection, dense: Dense, config: CollectionConfig, fusion: FusionConfig
 ) -> Fused:
-    """Fuse BM25's rankings with a retriever's, with the numbers that are best on the split that `evaluate.select`
-    names; without such a split as `how` says."""
+    """Fuse BM25's rankings with a retriever's. The split `evaluate.select` chooses the numbers. Without that split
+    they are those of `fusion`."""
     evaluate = config.evaluate
     choose = None if evaluate.select is None or evaluate.select_by is None else (evaluate.select, evaluate.select_by)
-    how = how.model_copy(update={"depth": config.k})
-    return Fused(label, collection.data, [collection.lexical, other], how, choose)
+    fusion = fusion.model_copy(update={"depth": config.k})
+    return Fused(label, collection.data, [collection.lexical, dense], fusion, choose)
 
 
 def by_neighbours(dense: Dense, config: CollectionConfig, trials: TrialsConfig) -> ByNeighbours:

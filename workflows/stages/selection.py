@@ -37,14 +37,14 @@ def selected(outcome: Outcome, config: CollectionConfig) -> Outcome:
     if evaluate.select is None:
         return _led(outcome, "evaluate.select names no split, so weights of fusions are the defaults too")
     if evaluate.select_by is None:
-        why = "no measure of evaluate.measures is by judgements"
-        return _led(outcome, f"{why}, so weights of fusions are the defaults too")
+        reason = "no measure of evaluate.measures is by judgements"
+        return _led(outcome, f"{reason}, so weights of fusions are the defaults too")
     return _led(outcome, _selection(outcome, evaluate.select, evaluate.select_by))
 
 
 @in_phase(EVALUATION)
 def _selection(outcome: Outcome, split: str, measure: str) -> Step:
-    """The step that selects, by the systems' rankings of a split."""
+    """Select by the systems' rankings of a split."""
     systems = [
         {
             "system": row.name,
@@ -63,16 +63,16 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
     selection = step("selection", select, data=outcome.data, split=split, measure=measure, systems=systems)
     measured = {node.fingerprint: node.label for node in graph([outcome.results])}
     taken = set(measured.values())
-    own = [node for node in graph([selection]) if node.fingerprint not in measured]
+    nodes = [node for node in graph([selection]) if node.fingerprint not in measured]
     return relabelled(
         selection,
-        {node.fingerprint: f"{node.label} ({split})" for node in own if node.label in taken},
-        {node.fingerprint: EVALUATION for node in own},
+        {node.fingerprint: f"{node.label} ({split})" for node in nodes if node.label in taken},
+        {node.fingerprint: EVALUATION for node in nodes},
     )
 
 
 @in_phase(EVALUATION)
 def _led(outcome: Outcome, selection: Step | str) -> Outcome:
-    """Give the results what was selected, or why nothing was."""
-    made = outcome.results
-    return replace(outcome, results=step(made.label, made.function, **{**made.inputs, "selection": selection}))
+    """Add the selection to the results, or the reason why there is none."""
+    node = outcome.results
+    return replace(outcome, results=step(node.label, node.function, **{**node.inputs, "selection": selection}))

@@ -93,13 +93,13 @@ class SentencesConfig(Config):
         """By the name that tables show."""
         return {**self.similarity, **self.transfer}
 
-    def on(self, asked: RatedPairs | LabelledSentences, seeds: list[int]) -> CollectionConfig:
-        """One set: how it is read, encoded, searched and measured."""
-        measures = asked.retrieve if isinstance(asked, RatedPairs) else []
+    def on(self, labelled: RatedPairs | LabelledSentences, seeds: list[int]) -> CollectionConfig:
+        """Say how one set is read, encoded, searched and measured."""
+        measures = labelled.retrieve if isinstance(labelled, RatedPairs) else []
         k = max([cutoff(name) or 0 for name in measures], default=1)
-        evaluate = EvaluateConfig(split=asked.split or ALL, select=None, measures=measures)
+        evaluate = EvaluateConfig(split=labelled.split or ALL, select=None, measures=measures)
         return CollectionConfig(
-            data=asked.data,
+            data=labelled.data,
             seeds=seeds,
             k=k,
             tokens=self.tokens,
@@ -110,7 +110,7 @@ class SentencesConfig(Config):
 
 
 def positives(name: str) -> str:
-    """What tables call the positive pairs of a set."""
+    """Name the positive pairs of a set for tables."""
     return f"{name}, positive pairs"
 
 
@@ -131,62 +131,62 @@ class SentenceEncoder:
 def measured(
     config: SentencesConfig, encoders: Sequence[SentenceEncoder], comparisons: list[tuple[str, str]], note: str
 ) -> Outcome:
-    """Each encoder on each set, and the average of each measure over the sets that have it."""
+    """Measure each encoder on each set, and average each measure over the sets that have it."""
     seeds = list(dict.fromkeys(encoder.seed for encoder in encoders))
     outcomes: list[Outcome] = []
     labels: dict[str, str] = {}
-    for name, asked in config.all_sets().items():
-        own = config.on(asked, seeds)
-        collection = Collection(own)
-        outcome = _on_set(collection, own, config, name, asked, encoders, note)
+    for name, labelled in config.all_sets().items():
+        settings = config.on(labelled, seeds)
+        collection = Collection(settings)
+        outcome = _on_set(collection, settings, config, name, labelled, encoders, note)
         outcomes.append(outcome)
         models = [encoder.on(collection) for encoder in encoders]
         # Pairs that a checkpoint is chosen by may be a set that is measured too.
         of_set = {collection.data.fingerprint, *(model.tokens.fingerprint for model in models)}
         shared = {node.fingerprint for node in graph(model.step for model in models)} - of_set
-        made = graph(node for system in outcome.rows for node in system.steps)
-        labels |= {node.fingerprint: f"{name}: {node.label}" for node in made if node.fingerprint not in shared}
+        nodes = graph(node for system in outcome.rows for node in system.steps)
+        labels |= {node.fingerprint: f"{name}: {node.label}" for node in nodes if node.fingerprint not in shared}
     systems = [system for outcome in outcomes for system in outcome.rows]
-    parts: dict[str, str | None] = {name: None for name, one in config.all_sets().items() if not one.averaged}
-    parts |= {positives(name): None for name, one in config.similarity.items() if one.retrieve}
+    parts: dict[str, str | None] = {name: None for name, labelled in config.all_sets().items() if not labelled.averaged}
+    parts |= {positives(name): None for name, labelled in config.similarity.items() if labelled.retrieve}
     # A set with positive pairs is one that can be searched and exported as other runs can.
-    first = next((one for one in outcomes if one.ranked), outcomes[0])
+    first = next((outcome for outcome in outcomes if outcome.ranked), outcomes[0])
     results = relabelled(gathered(systems, comparisons, parts=parts), labels)
     return replace(first, results=results, rows=systems, parts=parts)
 
 
 def _on_set(
     collection: Collection,
-    own: CollectionConfig,
+    settings: CollectionConfig,
     config: SentencesConfig,
     name: str,
-    asked: RatedPairs | LabelledSentences,
+    labelled: RatedPairs | LabelledSentences,
     encoders: Sequence[SentenceEncoder],
     note: str,
 ) -> Outcome:
-    results, found = Results(collection, own, name=name), Results(collection, own, name=positives(name))
-    kind, measure = ("similarity", similarity) if isinstance(asked, RatedPairs) else ("transfer", transfer)
-    how = config.correlation if isinstance(asked, RatedPairs) else config.classifier
+    results, pairs = Results(collection, settings, name=name), Results(collection, settings, name=positives(name))
+    kind, measure = ("similarity", similarity) if isinstance(labelled, RatedPairs) else ("transfer", transfer)
+    scoring = config.correlation if isinstance(labelled, RatedPairs) else config.classifier
     for encoder in encoders:
-        retrieval = refresh(encoder.label, collection, encoder.on(collection), own)
+        retrieval = refresh(encoder.label, collection, encoder.on(collection), settings)
         measures = step(
             f"{encoder.label} {kind}",
             measure,
             data=collection.data,
             vectors=retrieval.vectors,
-            split=asked.split,
-            config=how,
+            split=labelled.split,
+            config=scoring,
         )
         results.add_measures(encoder.system, measures, seed=encoder.seed, encoder=retrieval)
-        if isinstance(asked, RatedPairs) and asked.retrieve:
-            found.add(encoder.system, retrieval, seed=encoder.seed)
-    systems = [*results.rows, *found.rows]
+        if isinstance(labelled, RatedPairs) and labelled.retrieve:
+            pairs.add(encoder.system, retrieval, seed=encoder.seed)
+    systems = [*results.rows, *pairs.rows]
     return Outcome(
         results=systems[-1].metrics,
         data=collection.data,
         rows=systems,
         retrieval=retrieval,
         ranker=None,
-        split=own.evaluate.split,
+        split=settings.evaluate.split,
         note=note,
     )

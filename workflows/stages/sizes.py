@@ -39,21 +39,21 @@ class Sizes:
     """What the step `sizes` takes, one a size and seed."""
 
     @in_phase(EVALUATION)
-    def add(self, system: str, retrieval: Dense, asked: dict[str, SearchConfig], *, seed: int) -> None:
+    def add(self, system: str, retrieval: Dense, searches: dict[str, SearchConfig], *, seed: int) -> None:
         """Measure each size of a system that was measured itself."""
-        if not asked:
+        if not searches:
             return
         split = self.results.config.evaluate.split
         whole = retrieval.ranking(split)
         self._row(system, "", retrieval, whole, seed)
-        for size, search in asked.items():
+        for size, search in searches.items():
             variant, name = retrieval.searching(search, size, variant=True), f"{system}, {size}"
             self.results.add(name, variant, seed=seed)
             self._row(system, size, variant, whole, seed)
 
     def _row(self, system: str, size: str, retrieval: Dense, whole: Step, seed: int) -> None:
         name = f"{system}, {size}" if size else system
-        metrics = next(one for one in reversed(self.results.rows) if (one.name, one.seed) == (name, seed)).metrics
+        metrics = next(row for row in reversed(self.results.rows) if (row.name, row.seed) == (name, seed)).metrics
         self.rows.append(
             {
                 "system": name,
@@ -68,10 +68,10 @@ class Sizes:
 
     @in_phase(EVALUATION)
     def table(self, label: str = "sizes") -> tuple[Step, ...]:
-        """The step that sets size against quality; none where no sizes were asked for."""
+        """Return the step that sets size against quality. Empty if no sizes were measured."""
         return (step(label, sizes, rows=self.rows),) if self.rows else ()
 
 
 def tables(outcome: Outcome) -> tuple[Step, ...]:
-    """An outcome's tables of sizes."""
-    return tuple(one for one in outcome.pictures if one.function is sizes)
+    """List an outcome's tables of sizes."""
+    return tuple(picture for picture in outcome.pictures if picture.function is sizes)

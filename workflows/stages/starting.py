@@ -61,8 +61,8 @@ class RetrieverToMeasure(Part):
 
 @in_phase(PRETRAINING)
 def started(results: Results, collection: Collection, untrained: Dense, config: StartedConfig, seed: int) -> Dense:
-    """What a seed's training begins from: the start model, or what `pretrain` or `start_from` made of it. ValueError
-    where the latter is made from another model."""
+    """Return what a seed's training begins from: the start model, or what `pretrain` or `start_from` made of it.
+    ValueError if the latter is made from another model."""
     begun = untrained.model
     if config.pretrain is not None:
         retriever = pretrained(collection, begun, config.pretrain, config, seed)[-1]
@@ -74,29 +74,29 @@ def started(results: Results, collection: Collection, untrained: Dense, config: 
 
 
 def _last_of(path: Path, begun: Model, config: StartedConfig, seed: int) -> Step:
-    """The last retriever that another experiment trains, with two towers where ours has two and the other's one."""
-    other = loading.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
-    trained = other.last_retriever(f"start_from: {path}")
+    """Return the last retriever that another experiment trains, split into two towers if only `begun` has two."""
+    outcome = loading.read_outcome(path, [f"seeds=[{seed}]"], "start_from", needs=["seeds"])
+    trained = outcome.last_retriever(f"start_from: {path}")
     nodes = graph([trained])
     if not any(node.description.models == "training" for node in nodes):
         raise ValueError(f"start_from: {path}: it trains no retriever; accepted: an experiment that does, or null")
-    made = {node.fingerprint: node.label for node in nodes}
     reads = begun.step.inputs["config"]
-    splits = begun.step.fingerprint not in made
+    names = {node.fingerprint: node.label for node in nodes}
+    splits = begun.step.fingerprint not in names
     if splits and not _begins_two_towers(begun.after(trained).begun.inputs.get("config"), reads):
         raise ValueError(
             f"start_from: {path}: its retriever is made from another model; accepted: the same `retriever`, with "
             "`towers: shared` or the same"
         )
     shared = {node.fingerprint for node in graph([begun.tokens])}
-    labels = {one: seeded(f"{path.stem}: {label}", seed, config) for one, label in made.items() if one not in shared}
+    labels = {key: seeded(f"{path.stem}: {name}", seed, config) for key, name in names.items() if key not in shared}
     taken = relabelled(trained, labels, dict.fromkeys(labels, PRETRAINING))
     return with_two_towers(seeded("pre-training, two towers", seed, config), reads, taken) if splits else taken
 
 
-def _begins_two_towers(theirs: Any, ours: DualEncoderConfig) -> bool:
-    """Whether a retriever with one encoder differs from ours in having one instead of two."""
-    if not isinstance(theirs, DualEncoderConfig) or ours.towers != "separate" or theirs.towers == "separate":
+def _begins_two_towers(candidate: Any, retriever: DualEncoderConfig) -> bool:
+    """Tell whether a retriever with two towers differs from a candidate with one in nothing else."""
+    if not isinstance(candidate, DualEncoderConfig) or retriever.towers != "separate" or candidate.towers == "separate":
         return False
-    of_two = {key: getattr(ours, key) for key in ("towers", "share", "projections")}
-    return theirs.model_copy(update=of_two) == ours
+    of_two = {key: getattr(retriever, key) for key in ("towers", "share", "projections")}
+    return candidate.model_copy(update=of_two) == retriever

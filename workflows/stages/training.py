@@ -40,12 +40,12 @@ def phase(
     config: TrainingPhase,
     inputs: ScreenInputs = NO_INPUTS,
     part: str | None = None,
-    **own: Config,
+    **options: Config,
 ) -> Model:
-    """Mine as many groups as the training takes, and train the model on them. `own` is as for `train_model`."""
+    """Mine as many groups as the training takes, and train the model on them. `options` are as for `train_model`."""
     groups = mine_groups(f"{label} groups", collection, rankings=rankings, seed=seed, config=config, inputs=inputs)
     return train_model(
-        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config, part=part, **own
+        label, collection, model, rows=groups, rankings=rankings, seed=seed, config=config, part=part, **options
     )
 
 
@@ -59,8 +59,8 @@ def mine_groups(
     inputs: ScreenInputs = NO_INPUTS,
     gate: Step | None = None,
 ) -> Step:
-    """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives are
-    random, unless the config takes those that the source gives."""
+    """Mine one group for each visit of a training query, none behind a closed gate. Without rankings all negatives
+    are random, unless the config takes negatives from the source."""
     ranking = rankings("train") if rankings is not None and config.mine.given is None else None
     if config.mine.positives == "answering" or (config.screen is not None and config.screen.answering):
         if ranking is None:
@@ -87,7 +87,7 @@ def mine_groups(
 def screened(
     label: str, collection: Collection, ranking: Step | None, config: ScreenConfig, inputs: ScreenInputs
 ) -> Step:
-    """A ranking that says which of its candidates may become negatives."""
+    """Say in a ranking which of its candidates may become negatives."""
     if ranking is None:
         raise UserError(f"{label}: screen: candidates are screened in a ranking, and there is none here")
     votes = None
@@ -129,18 +129,18 @@ def train_model(
     seed: list[Any],
     config: TrainingPhase,
     part: str | None = None,
-    **own: Config,
+    **options: Config,
 ) -> Model:
-    """Train the model on groups. Where the config asks for it, validate on others that are mined from rankings.
+    """Train the model on groups. If the config asks for it, validate on groups that are mined from `rankings`.
 
-    `part` is the part of a run that the training belongs to, by default `<objective> training`. `own` are configs that
-    the model's objective alone takes, by its names for them.
+    `part` is the part of a run that the training belongs to, by default `<objective> training`. `options` are configs
+    that only the model's objective takes, by its names for them.
     """
     objective, artifacts = model.objective, {}
     if config.difference is not None and predicts_differences(config.train):
         if objective != "retriever":
             raise ValueError(f"{label}: difference: it is predicted from a retriever's vectors; accepted: null")
-        objective, own = "diffcse_retriever", {**own, "difference": config.difference}
+        objective, options = "diffcse_retriever", {**options, "difference": config.difference}
         if config.generator is not None:
             artifacts["generator"] = generator(
                 f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
@@ -148,22 +148,22 @@ def train_model(
     taught = rows.function not in (mine, ranked_pairs) or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:
-        given = config.mine.given
-        if given == "scores" and look.measure != "loss":
-            given = "negatives"  # ranks need no teacher, which a dev split may lack
-        asked = rankings(look.split) if rankings is not None and given is None else None
-        mined = asked is not None or given is not None
+        source = config.mine.given
+        if source == "scores" and look.measure != "loss":
+            source = "negatives"  # ranks need no teacher, which a dev split may lack
+        ranking = rankings(look.split) if rankings is not None and source is None else None
+        mined = ranking is not None or source is not None
         negatives = {"negatives": look.negatives} if mined else {"negatives": 0, "random": look.negatives}
         dev = step(
             f"{label} {look.split} groups",
             mine,
             data=collection.data,
             tokens=collection.tokens,
-            ranking=asked,
+            ranking=ranking,
             split=look.split,
             groups=look.queries,
             seed=[*seed, look.split],
-            config=MineConfig(**negatives, given=given),
+            config=MineConfig(**negatives, given=source),
         )
     return model.after(
         learnt(
@@ -181,12 +181,12 @@ def train_model(
             seed=seed,
             part=part or f"{model.objective} training",
             **artifacts,
-            **own,
+            **options,
         )
     )
 
 
 def splits_for(*trainings: TrainConfig | None) -> list[str]:
-    """The splits that need a ranking so that groups for these trainings can be mined from it."""
+    """List the splits that need a ranking, so that groups for these trainings can be mined from it."""
     looks = [config.validate_on_dev for config in trainings if config is not None]
     return list(dict.fromkeys(["train", *(look.split for look in looks if look is not None)]))

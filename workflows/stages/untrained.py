@@ -40,11 +40,11 @@ def add_untrained(
         name = "whole start model"
         whole = refresh("whole start", collection, collection.initial_model("whole start retriever", uncut), config)
         results.add(name, whole, seed=seed, entropy=entropy)
-    for how, fusion in FUSIONS.items():
-        system = f"BM25 + {name}, {how}"
+    for method, fusion in FUSIONS.items():
+        system = f"BM25 + {name}, {method}"
         results.add(system, fused_with_bm25(system, collection, whole, config, fusion), seed=seed)
-    for system, given in from_files(collection, config).items():
-        results.add(system, given, seed=seed)
+    for system, imported in from_files(collection, config).items():
+        results.add(system, imported, seed=seed)
 
 
 def from_files(collection: Collection, config: CollectionConfig) -> dict[str, Computed]:

@@ -91,29 +91,29 @@ class Dense(System):
         )
 
     def searching(self, search: SearchConfig, size: str = "", *, variant: bool = False) -> "Dense":
-        """The same encoded vectors searched in another way; nothing is encoded anew."""
-        own, dimensions = replace(self, search=search, index=None, size=size, is_variant=variant), self.model.dimensions
-        if dimensions is not None and (wrong := search.unfit(dimensions)):
+        """Search the same encoded vectors in another way. Nothing is encoded anew."""
+        dense = replace(self, search=search, index=None, size=size, is_variant=variant)
+        if self.model.dimensions is not None and (wrong := search.unfit(self.model.dimensions)):
             raise ValueError(f"search: {wrong}")
         if search.index is None:
-            return own
+            return dense
         index = step(
-            f"{own._name} index",
+            f"{dense._name} index",
             build_index,
-            vectors=own.searched_vectors,
+            vectors=dense.searched_vectors,
             factory=search.index,
             ef_construction=search.ef_construction,
             kind=self.model.kind,
         )
-        return replace(own, index=index)
+        return replace(dense, index=index)
 
     @property
     def kept(self) -> list[Step]:
         """The vectors or the index that are searched, and the vectors that candidates are ordered by, which a finished
         run keeps. Of vectors behind an index only their description is read, which is never dropped."""
         vectors = self.searched_vectors
-        found = [vectors] if self.index is None or vectors is not self.vectors else []
-        return [node for node in (*found, self.index, self.rescored_by) if node is not None]
+        searched = [vectors] if self.index is None or vectors is not self.vectors else []
+        return [node for node in (*searched, self.index, self.rescored_by) if node is not None]
 
     @property
     def retriever(self) -> Step:
@@ -132,8 +132,8 @@ class Dense(System):
             config=self.encode,
         )
 
-    def found(self, split: str) -> Step:
-        """What the search finds for a split's queries: the ranking, or candidates for it."""
+    def retrieve(self, split: str) -> Step:
+        """Search for a split's queries. The result is the ranking, or candidates for it."""
         inputs: dict[str, Any] = {
             "data": self.data,
             "vectors": self.searched_vectors,
@@ -147,23 +147,23 @@ class Dense(System):
         return step(f"{self._name} candidates ({split})", candidates, times=self.search.rescore, **inputs)
 
     def ranking(self, split: str) -> Step:
-        """The ranking of a split's queries."""
-        found = self.found(split)
+        """Rank the documents for a split's queries."""
+        retrieved = self.retrieve(split)
         if self.rescored_by is None:
-            return found
+            return retrieved
         return step(
             f"{self._name} ranking ({split})",
             rescore,
             data=self.data,
             vectors=self.rescored_by,
             queries=self.queries(split),
-            ranking=found,
+            ranking=retrieved,
             k=self.k,
         )
 
     def cost(self, split: str) -> Cost:
         """The vectors or the index, the query's vector, and the search."""
-        searches = list({node.fingerprint: node for node in (self.found(split), self.ranking(split))}.values())
+        searches = list({node.fingerprint: node for node in (self.retrieve(split), self.ranking(split))}.values())
         return Cost(
             index=(self.index or self.searched_vectors,),
             retrieve=tuple(map(TimeSpent, [self.queries(split), *searches])),
@@ -202,8 +202,8 @@ class Dense(System):
     def describe(self, name: str, store: "Store", names: Names) -> Stage:
         """Describe the retriever and its index."""
         model = store.path(self.retriever) / "model"
-        about = read_json(model / MODEL_CONFIG)
-        dimensions = self.search.dimensions or about.get("truncate")
+        settings = read_json(model / MODEL_CONFIG)
+        dimensions = self.search.dimensions or settings.get("truncate")
         return Stage(
             retriever=path_for("retriever", name),
             index=path_for("index", name, ".faiss"),
@@ -212,7 +212,7 @@ class Dense(System):
             precision=self.encode.precision,
             vectors=self.encode.vectors,
             dimensions=dimensions,
-            normalize=dimensions is not None and about["similarity"] == "cosine",
+            normalize=dimensions is not None and settings["similarity"] == "cosine",
         )
 
     def open(self, name: str, plan: "Plan", library: "Library") -> Any:
@@ -230,8 +230,8 @@ class Dense(System):
             index.write(index.read(file, probes=search.probes, ef=search.ef, threads=cores(), gpu=False), to)
             return
         path = store.path(self.searched_vectors)
-        how = quantised.read(path)
-        if how is not None and how.vectors == "int8":
-            index.write(index.of_int8(how.scale or [], document_shards(path)), to)
+        quantiser = quantised.read(path)
+        if quantiser is not None and quantiser.vectors == "int8":
+            index.write(index.of_int8(quantiser.scale or [], document_shards(path)), to)
         else:
             index.write(index.build("Flat", document_shards(path), threads=cores()), to)

@@ -43,8 +43,8 @@ class Deployment:
         with _named(name):
             for part in parts_of(system):
                 part.check()
-                if part.identity not in {known.identity for known in stages.values()}:
-                    count = sum(known.stage == part.stage for known in stages.values())
+                if part.identity not in {stage.identity for stage in stages.values()}:
+                    count = sum(stage.stage == part.stage for stage in stages.values())
                     stages[part.stage if not count else f"{part.stage} {count + 1}"] = part
         return cls(name, data, stages)
 
@@ -127,8 +127,8 @@ def asked(outcome: Outcome, store: Store) -> Row | None:
     with suppress(UserError):
         if store.is_done(outcome.results):
             return _first(_recommended(outcome, store), store, Deployment.of_row)
-        made = [row for row in _of_the_last(outcome) if row.ranking is not None and store.is_done(row.ranking)]
-        return _first(made, store, Deployment.of_row) if made else None
+        rows = [row for row in _of_the_last(outcome) if row.ranking is not None and store.is_done(row.ranking)]
+        return _first(rows, store, Deployment.of_row) if rows else None
     return None
 
 
@@ -187,13 +187,13 @@ def chosen(outcome: Outcome, name: str) -> Row:
 
 def last(outcome: Outcome) -> Row:
     """Find the last retriever's system, reordered by the last ranker if that was measured. UserError for none."""
-    found = _of_the_last(outcome)
-    if not found:
+    rows = _of_the_last(outcome)
+    if not rows:
         raise UserError(
             f"the run measured no ranking of its last retriever; name one of its systems: --system NAME "
             f"({listing(_ranked(outcome))})"
         )
-    return found[0]
+    return rows[0]
 
 
 def _of_the_last(outcome: Outcome) -> list[Row]:

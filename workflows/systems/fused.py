@@ -23,11 +23,11 @@ class Fused(System):
 
     label: str
     data: Step
-    of: Sequence[System]
-    how: FusionConfig
+    systems: Sequence[System]
+    fusion: FusionConfig
     """The numbers, or where the search for better ones begins."""
     fit_on: tuple[str, str] | None = None
-    """The split and the measure that choose the numbers. If None, `how` stands. On that split each half of the queries
+    """The split and the measure that choose the numbers. If None, `fusion` stands. Each half of that split's queries
     is fused with what is best for the other half."""
     with_split: bool = True
     """Whether labels of steps name the split."""
@@ -38,11 +38,11 @@ class Fused(System):
     @property
     def parts(self) -> Sequence[System]:
         """The fused systems."""
-        return self.of
+        return self.systems
 
     @property
     def _lexical(self) -> list[int]:
-        return [place for place, part in enumerate(self.of) if part.is_lexical]
+        return [place for place, part in enumerate(self.systems) if part.is_lexical]
 
     @property
     def _fit(self) -> Step | None:
@@ -54,10 +54,10 @@ class Fused(System):
             f"{self.label} weights",
             fit_fusion,
             data=self.data,
-            rankings=[part.ranking(split) for part in self.of],
+            rankings=[part.ranking(split) for part in self.systems],
             split=split,
             measure=measure,
-            config=self.how,
+            config=self.fusion,
             lexical=self._lexical,
         )
 
@@ -70,9 +70,9 @@ class Fused(System):
             f"{self.label} ({split})" if self.with_split else self.label,
             fuse,
             data=self.data,
-            rankings=[part.ranking(split) for part in self.of],
+            rankings=[part.ranking(split) for part in self.systems],
             split=split,
-            config=fit or self.how,
+            config=fit or self.fusion,
             lexical=self._lexical,
         )
 
@@ -87,5 +87,5 @@ class Fused(System):
 
     def describe(self, name: str, store: Store, names: Names) -> Stage:
         """Describe what is fused and how."""
-        how = self.how if (fit := self._fit) is None else fitted(store.path(fit))
-        return Stage.model_validate({**how.model_dump(), "of": [names(part) for part in self.of]})
+        fusion = self.fusion if (fit := self._fit) is None else fitted(store.path(fit))
+        return Stage.model_validate({**fusion.model_dump(), "of": [names(part) for part in self.systems]})

@@ -62,7 +62,7 @@ class Library:
         return LoadedSystem(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
 
     def documents(self, data: Step) -> Documents:
-        """A collection's documents."""
+        """Open a collection's documents."""
         path = self._store.path(data) / "documents.parquet"
         return self._once(lambda: InMemory.of_table(path) if self._resident else InTable(path), data)
 
@@ -97,7 +97,7 @@ class Library:
         return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
 
     def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
-        """The search of the step `search`: by the run's index, or exact; and with `rows` what reads the vectors."""
+        """Return the search of the step `search`, by the run's index or exact, and with `rows` what reads vectors."""
         cuda, threads = self._options()["cuda"], self._threads
         path = self._store.path(dense.searched_vectors)
         kind = kind_stored(path)
@@ -133,19 +133,19 @@ class Library:
         )
         return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
 
-    def _rescored(self, found: Nearest, dense: Dense, by: Step) -> Nearest:
-        """The search of the step `rescore`, by other vectors, over what is found."""
+    def _rescored(self, search: Nearest, dense: Dense, by: Step) -> Nearest:
+        """Return the search of the step `rescore`: other vectors order what a search returns."""
         place, times = self._store.path(by), dense.search.rescore or 1
-        documents, how = DocumentVectors(place), quantised.read(place)
+        documents, quantiser = DocumentVectors(place), quantised.read(place)
 
         def nearest(queries: np.ndarray, order: np.ndarray, k: int) -> topk.Keys:
-            candidates = found(queries, order, min(len(order), times * max(k, dense.k)))
-            return quantised.rescored(queries, candidates, order, documents, how, k)
+            candidates = search(queries, order, min(len(order), times * max(k, dense.k)))
+            return quantised.rescored(queries, candidates, order, documents, quantiser, k)
 
         return nearest
 
     def _once(self, make: Callable[[], Thing], step: Step, *more: Any) -> Thing:
-        """What is made of a step's files, from the second time on as it is."""
+        """Make something of a step's files once. Later calls return the same object."""
         key = (step.fingerprint, *more)
         if key not in self._open:
             self._open[key] = make()
@@ -172,7 +172,7 @@ def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:
 
 
 def _reader(folder: Path) -> Vectors:
-    """What reads the vectors of some rows, in any order."""
+    """Return what reads the vectors of some rows, in any order."""
     vectors = DocumentVectors(folder)
 
     def read(rows: np.ndarray) -> np.ndarray:
@@ -199,12 +199,12 @@ def last(outcome: Outcome, store: Store) -> Plan:
 
 
 def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, str]]:
-    """All systems of a run that can answer, by name, and why others cannot. UserError where none can."""
+    """Fetch all systems of a run that can answer, by name, and the reasons why others cannot. UserError if none can."""
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
-    for name, one in outcome.ranked.items():
+    for name, row in outcome.ranked.items():
         try:
-            plans[name] = measured(one, store)
+            plans[name] = measured(row, store)
         except UserError as error:
             reasons[name] = str(error).rpartition("cannot be deployed: ")[2]
     if not plans:

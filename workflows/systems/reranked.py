@@ -144,8 +144,7 @@ class Reranked(System):
         """The parts, the ranker, and the sum."""
         reranked, last = self._reranked(split), self.ranking(split)
         summed = () if last is reranked or not self.priors else (TimeSpent(last, over=reranked),)
-        own = Cost(rerank=(TimeSpent(reranked), *summed), models=(self.ranker.step,))
-        return super().cost(split) + own
+        return super().cost(split) + Cost(rerank=(TimeSpent(reranked), *summed), models=(self.ranker.step,))
 
     @property
     def models(self) -> list[Step]:

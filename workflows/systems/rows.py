@@ -96,21 +96,21 @@ class Row:
 def gathered(
     systems: Sequence[Row], comparisons: Sequence[tuple[str | None, str]], *, parts: Parts | None = None
 ) -> Step:
-    """Measures, and comparisons of a system with its baseline, as `metrics.json` has them. None is the leading system,
-    and the one to deploy.
+    """Gather measures, and compare systems with their baselines, as `metrics.json` has them. None stands for the
+    leading system, and for the one to deploy.
 
-    With `parts` each system's averages over the collections too, as if that were one more collection
-    (`Outcome.parts`). ValueError where two systems have one name, or a comparison names none.
+    With `parts`, add each system's averages over the collections as one more collection (`Outcome.parts`). ValueError
+    if two systems share a name, or if a comparison names none.
     """
-    of = [(system.name, system.collection, system.split, system.seed) for system in systems]
-    for name, collection, split, seed in of:
-        if of.count((name, collection, split, seed)) > 1:
+    keys = [(system.name, system.collection, system.split, system.seed) for system in systems]
+    for name, collection, split, seed in keys:
+        if keys.count((name, collection, split, seed)) > 1:
             raise ValueError(
                 f"two systems are called {name!r} on {collection} ({split}, seed {seed}); rename one, "
                 "such as a key of evaluate.other_qrels or evaluate.other_rankings"
             )
     names = system_names(systems)
-    for compared in (one for pair in comparisons for one in pair):
+    for compared in (name for pair in comparisons for name in pair):
         if compared is not None and compared not in names:
             raise ValueError(f"a comparison names {compared!r}; the systems are {listing(names)}")
     averaged: dict[str, Any] = {} if parts is None else {"parts": dict(parts)}
@@ -131,7 +131,7 @@ def system_names(rows: Iterable[Row]) -> list[str]:
 
 
 def name_of(source: Any) -> str:
-    """A collection's name for tables: the last part of its path or id that names no split, or its format."""
+    """Name a collection for tables: the last part of its path or id that names no split, or its format."""
     for key in ("path", "id", "name"):
         if isinstance(getattr(source, key, None), str):
             parts = [part for part in str(getattr(source, key)).split("/") if part and "{" not in part]
@@ -201,8 +201,8 @@ class Outcome:
     """Where the experiment has several last retrievers, and `retrieval` is of the first: how many, `one a fold`."""
 
     def last_retriever(self, path: str) -> Step:
-        """The retriever that another experiment takes from this one, which lies in a file. ValueError where it stands
-        for a part of the experiment alone: another part may have been trained on what that one is measured on."""
+        """Return the retriever that another experiment takes from this one, in the file `path`. ValueError if there
+        are several: another may have been trained on what this one is measured on."""
         if self.of_several:
             raise ValueError(
                 f"{path}: has several last retrievers, {self.of_several}; accepted: an experiment with one"
@@ -211,25 +211,24 @@ class Outcome:
 
     @property
     def ranked(self) -> dict[str, Row]:
-        """Rows with a ranking of the recipe's own collection, by name. With several seeds, the last seed's."""
-        here = self.data.fingerprint, self.split
-        return {row.name: row for row in self.rows if row.system and (row.data.fingerprint, row.split) == here}
+        """Rows with a ranking of the recipe's own collection, by name: with several seeds, the last seed's."""
+        key = self.data.fingerprint, self.split
+        return {row.name: row for row in self.rows if row.system and (row.data.fingerprint, row.split) == key}
 
 
 def labels_apart(outcomes: Mapping[str, Outcome]) -> dict[str, str]:
-    """Labels by fingerprint, for several graphs in one: the outcome's name is added to those of steps that not all
-    outcomes share."""
+    """Label the steps of several graphs, by fingerprint. Steps that not all outcomes share get the outcome's name."""
     steps = {name: {node.fingerprint: node.label for node in graph([o.results])} for name, o in outcomes.items()}
     shared = set.intersection(*map(set, steps.values()))
     labels: dict[str, str] = {}
-    for name, of in steps.items():
-        for fingerprint in of.keys() - shared - labels.keys():
-            labels[fingerprint] = f"{name}: {of[fingerprint]}"
+    for name, step_labels in steps.items():
+        for fingerprint in step_labels.keys() - shared - labels.keys():
+            labels[fingerprint] = f"{name}: {step_labels[fingerprint]}"
     return labels
 
 
 def note_on(model: str) -> str:
-    """What is known of a start model's training data, in words for the report."""
+    """Tell the report's reader what is known of a start model's training data."""
     datasets = card.datasets(model)
     if not datasets:
         return f"The start model is {model}. See its model card for what it was trained on."

@@ -180,7 +180,7 @@ class Computed(System):
     file."""
 
     rankings: Rankings
-    why: str
+    reason: str
     """Why it cannot be deployed, as the end of "its ranking ..."."""
     price: Cost = Cost()
     """What it costs, as far as the recipe says."""
@@ -210,7 +210,7 @@ class Computed(System):
 
     def check(self) -> None:
         """Raise UserError: it cannot answer new queries."""
-        raise UserError(f"its ranking {self.why}; accepted: BM25, retrievers, their fusion, neighbours, rankers")
+        raise UserError(f"its ranking {self.reason}; accepted: BM25, retrievers, their fusion, neighbours, rankers")
 
     def describe(self, name: str, store: Store, names: Names) -> StageConfig:
         """Raise UserError: it cannot answer new queries."""

@@ -140,7 +140,7 @@ def test_a_model_that_came_later_has_its_tokens_counted(
     model, tree["model"] = Path(tree["model"]), "someone/a-model"
     made = read(tmp_path, tree)
     assert (made.config.model.document_tokens, made.config.ranker_pooling) == (256, "mean")
-    said = {one.key: one.why for one in made.defaults}
+    said = {one.key: one.reason for one in made.defaults}
     assert said["model.document_tokens"] == "the model's tokenizer cannot be read here"
     assert said["ranker_pooling"] == "the start model cannot be read here"
     made.run.mkdir(parents=True)
@@ -156,7 +156,7 @@ def test_without_files_a_plan_has_generic_numbers(tmp_path: Path, tree: dict[str
     shutil.rmtree(own)
     made = read(tmp_path, tree)
     assert made.config.train.warm.updates > 1
-    assert {one.why for one in made.defaults if one.key.startswith("train.")} == {
+    assert {one.reason for one in made.defaults if one.key.startswith("train.")} == {
         "source missing: not yet that of the collection"
     }
 
@@ -180,7 +180,7 @@ def test_splits_without_a_relevant_document_are_not_measured(tree: dict[str, Any
     made, defaults = filled_in(tree, queries={"train": 800}, unjudged=["dev", "test"])
     assert (made.evaluate.split, made.evaluate.select) == ("held-out test", "chosen by")
     assert set(made.data.hold_out) == {"held-out test", "chosen by"}
-    told = {one.key: one.why for one in defaults}
+    told = {one.key: one.reason for one in defaults}
     for key, split in {"evaluate.split": "test", "evaluate.select": "dev"}.items():
         assert told[key] == f"no query of the collection's {split} has a relevant document"
     for queries in ({"train": 800, "dev": 90}, {"train": 800, "test": 90}):
@@ -219,7 +219,7 @@ def test_the_reason_is_said_where_none_is_left(tree: dict[str, Any]) -> None:
     given = {split: {"of": "train", "share": 0.5, "start": start} for split, start in {"test": 0, "dev": 0.5}.items()}
     made, defaults = filled_in({**tree, "data": {**tree["data"], "hold_out": given}}, queries={"train": 150})
     assert made.train is False
-    assert "all 150 judged queries of `train` are held out" in {one.why for one in defaults}
+    assert "all 150 judged queries of `train` are held out" in {one.reason for one in defaults}
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_the_number_that_chose_the_measures_is_printed(
     """1.465 was printed as 1.5, from which on the guide promises nDCG, beside RR@10."""
     config, defaults = filled_in(tree, queries={"train": 500, "dev": 300, "test": 300}, relevant=relevant)
     assert config.evaluate.measures[0] == measure
-    assert next(one.why for one in defaults if one.key == "evaluate.measures") == why
+    assert next(one.reason for one in defaults if one.key == "evaluate.measures") == why
 
 
 @pytest.mark.parametrize(

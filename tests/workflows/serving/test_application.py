@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from sparring.components.data.tables import document_text
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, Answering, Asked
+from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -39,7 +39,7 @@ def made(folder: Path, **options: Any) -> Made:
     answering = Answering({"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics())
     marks = Marks(folder / "marks.jsonl")
     options = {"token": None, "loopback": True, **options}
-    return Made(application(answering, marks, about={"identity": "x"}, **options), answering, lists, marks)
+    return Made(application(answering, marks, facts={"identity": "x"}, **options), answering, lists, marks)
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_questions_that_come_during_a_search_are_answered_together_and_as_if_alo
     assert max(answer.together for answer in answers) > 1
     del texts[3]
     for text, answer in zip(texts, answers, strict=True):
-        (single,) = answering.together([Asked(Question(queries=[text], k=3, system="near"), 0.0)])
+        (single,) = answering.together([Arrival(Question(queries=[text], k=3, system="near"), 0.0)])
         assert answer.results == single.results
 
 

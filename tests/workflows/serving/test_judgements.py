@@ -18,7 +18,7 @@ def test_ids_in_quotes_are_read_as_they_were(tmp_path: Path) -> None:
     corpus.write_text("".join(json.dumps({"_id": one, "title": "", "text": "x"}) + "\n" for one in ('"0"', "0")))
     mark = Mark(query="asked", doc_id='"0"', relevant=True)
     added = judgements.write_folder(tmp_path / "out", corpus, [mark, mark.model_copy(update={"doc_id": "9"})], "train")
-    assert added == judgements.Added(queries=1, judgements=1, changed=0, gone=1)
+    assert added == judgements.Added(queries=1, judgements=1, changed=0, skipped=1)
     found = [
         one for one in beir.Source(format="beir", path=str(tmp_path / "out")).read_qrels() if isinstance(one, Judgement)
     ]
@@ -32,4 +32,4 @@ def test_only_the_collections_own_judgements_count_as_changed(tmp_path: Path, da
     own = Mark(query=texts[judged["query_id"]], doc_id=judged["doc_id"], relevant=False)
     new = [Mark(query="a new one", doc_id=judged["doc_id"], relevant=right) for right in (True, False)]
     added = judgements.write(tmp_path / "out", data, [own, *new], "train")
-    assert added == judgements.Added(queries=1, judgements=3, changed=1, gone=0)
+    assert added == judgements.Added(queries=1, judgements=3, changed=1, skipped=0)

@@ -88,5 +88,5 @@ def test_bm25_and_answers_stand_on_the_collection(collection: Collection, tmp_pa
 def test_feedback_filters_terms_of_english_alone() -> None:
     """Anserini's filter keeps a to z, which is next to nothing of other languages."""
     for language, kept in {"en": True, "ru": False, "de": False}.items():
-        made = Collection(config(bm25={"index": {"language": language}})).bm25_with_feedback("test", RM3Config())
-        assert made.inputs["rm3"].filter_terms is kept
+        feedback = Collection(config(bm25={"index": {"language": language}})).with_feedback(RM3Config())
+        assert feedback.ranking("test").inputs["rm3"].filter_terms is kept

@@ -90,11 +90,11 @@ class Trainings(Part):
     def _over_the_defaults(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {name: _over(TRAININGS.get(name, {}), own) for name, own in value.items()}
+        return {name: _over(TRAININGS.get(name, {}), keys) for name, keys in value.items()}
 
 
 def _over(defaults: dict[str, Any], value: Any) -> Any:
-    """Keys over their defaults; whatever else it is as it is, so that it can be refused."""
+    """Lay keys over their defaults. Other values stay as they are, so that they can be refused."""
     return {**defaults, **value} if isinstance(value, dict) else value
 
 

@@ -20,6 +20,7 @@ from sparring.workflows.stages.config import Default
 
 UNASKED = "systems are compared by queries with judgements, and `pretrain: false` leaves nothing to train on"
 MISSING = "source missing: not yet that of the collection"
+NO_TRAINING_QUERY = "no query of `train` is judged"
 NO_JUDGEMENT = "no query of the collection's {split} has a relevant document"
 UNSEEN = Survey(
     of="", documents=100, asked=3_000, queries={"train": 2_000, DEV: 500, "test": 500}, relevant=1.0, graded=False
@@ -49,32 +50,31 @@ PATIENCE = 10.0
 
 
 def resolve(config: Config, previous: Mapping[str, Any] | None) -> tuple[Config, list[Default]]:
-    """A config without anything open, and what was filled in. `previous` is the resolved config of an earlier run.
+    """Fill in what a config leaves open, and list it. `previous` is the resolved config of an earlier run.
 
-    The collection is surveyed once: what an earlier run found of the same declared source holds, whether its files are
-    there or not, unless it could not count tokens and this one can. Where there is neither, numbers are those of no
-    collection in particular. A resolved config is resolved to itself. UserError where the collection has nothing to
+    The collection is surveyed once. An earlier survey of the same declared source holds even if the files are missing,
+    unless it could not count tokens and this run can. If there is no survey and no collection, the numbers suit no
+    collection in particular. A resolved config resolves to itself. UserError if the collection offers nothing to
     compare systems by.
     """
-    found = _found(config, previous)
-    resolving = _Resolving(config, found)
-    made = resolving.resolved()
-    return made.model_copy(update={"survey": found}), resolving.defaults
+    findings = _found(config, previous)
+    resolving = _Resolving(config, findings)
+    return resolving.resolved().model_copy(update={"survey": findings}), resolving.defaults
 
 
 def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
-    """What is known of the collection; None where it is not there and was not seen before."""
+    """Survey the collection, or take an earlier survey. None if its files are missing and were never surveyed."""
     declared = config.data.model_dump(mode="json", exclude={"hold_out", "sample", "only_judged", "own_document"})
-    of = json.dumps(
+    key = json.dumps(
         [
             declared,
             config.model.model_dump(mode="json", include={"model", "revision", "query_prompt", "document_prompt"}),
         ]
     )
-    digest = hashlib.sha256(of.encode()).hexdigest()[:12]
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     earlier = (previous or {}).get("survey")
-    known = (config.survey, Survey(**earlier) if earlier else None)
-    held = next((one for one in known if one is not None and one.of == digest), None)
+    surveys = (config.survey, Survey(**earlier) if earlier else None)
+    held = next((candidate for candidate in surveys if candidate is not None and candidate.of == digest), None)
     if config.data.missing() or (held is not None and held.document_tokens is not None):
         return held
     queries, documents = (
@@ -97,58 +97,58 @@ def _say_what_takes_so_long() -> None:
 class _Resolving:
     """Filling in what a config leaves open."""
 
-    def __init__(self, config: Config, found: Survey | None) -> None:
-        self._config, self._seen, self._survey = config, found is not None, found or UNSEEN
+    def __init__(self, config: Config, findings: Survey | None) -> None:
+        self._config, self._seen, self._survey = config, findings is not None, findings or UNSEEN
         self.defaults: list[Default] = []
 
     def resolved(self) -> Config:
-        """The config with plain numbers."""
+        """Fill in the config's numbers."""
         if self._seen:
             self._check()
-        config, asked = self._config, self._config.evaluate
+        config, evaluate = self._config, self._config.evaluate
         if self._seen and not self._survey.queries:
             train = self._note("train", False, "no query of the collection has a relevant document")
             alone = {"model": self._model(), "train": train, "pretrain": self._pairs({})}
             return config.model_copy(update=alone | self._ranker(alone["model"]))
-        hold_out, evaluate = dict(config.data.hold_out), dict[str, Any]()
-        if "split" not in asked.model_fields_set and asked.split not in self._counts(hold_out):
-            split = f"held-out {asked.split}" if asked.split in self._survey.unjudged else asked.split
-            if split != asked.split:
-                evaluate["split"] = self._note("evaluate.split", split, NO_JUDGEMENT.format(split=asked.split))
-            hold_out[split] = self._held_out(split, self._whole(asked.split), hold_out)
-        if "select" not in asked.model_fields_set:
-            there = self._counts(hold_out)
-            select = next((name for name in DEV_NAMES if name in there and name != asked.split), None)
+        hold_out, chosen = dict(config.data.hold_out), dict[str, Any]()
+        if "split" not in evaluate.model_fields_set and evaluate.split not in self._counts(hold_out):
+            split = f"held-out {evaluate.split}" if evaluate.split in self._survey.unjudged else evaluate.split
+            if split != evaluate.split:
+                chosen["split"] = self._note("evaluate.split", split, NO_JUDGEMENT.format(split=evaluate.split))
+            hold_out[split] = self._held_out(split, self._whole(evaluate.split), hold_out)
+        if "select" not in evaluate.model_fields_set:
+            counts = self._counts(hold_out)
+            select = next((name for name in DEV_NAMES if name in counts and name != evaluate.split), None)
             if select is None:
-                taken = DEV in there or DEV in self._survey.unjudged
+                taken = DEV in counts or DEV in self._survey.unjudged
                 select = "chosen by" if taken else DEV
-                hold_out[select] = self._held_out(select, self._whole(asked.split), hold_out)
+                hold_out[select] = self._held_out(select, self._whole(evaluate.split), hold_out)
             if select != DEV:
                 unjudged = NO_JUDGEMENT.format(split=DEV) if DEV in self._survey.unjudged else f"no split {DEV}"
-                self._note("evaluate.select", select, f"{DEV} is measured" if asked.split == DEV else unjudged)
-            evaluate["select"] = select
+                self._note("evaluate.select", select, f"{DEV} is measured" if evaluate.split == DEV else unjudged)
+            chosen["select"] = select
         counts = self._counts(hold_out)
-        for key, name in (asked.model_dump(include={"split", "select"}) | evaluate).items():
+        for key, name in (evaluate.model_dump(include={"split", "select"}) | chosen).items():
             if not self._seen or name in counts:
                 continue
-            if key not in asked.model_fields_set:
-                left = listing(f"{count} of {split}" for split, count in counts.items())
+            if key not in evaluate.model_fields_set:
+                remaining = listing(f"{count} of {split}" for split, count in counts.items())
                 raise UserError(
-                    f"data: too few queries have a relevant document to hold out {name!r} of them ({left} "
+                    f"data: too few queries have a relevant document to hold out {name!r} of them ({remaining} "
                     "would be left); accepted: more of them, or none"
                 )
             raise UserError(
                 f"evaluate.{key}: no query of {name!r} has a relevant document; splits that have some: "
                 f"{listing(counts)}; without this key one is taken, or held out"
             )
-        if "measures" not in asked.model_fields_set:
-            evaluate["measures"] = self._measures()
-        if "entropy" not in asked.model_fields_set:
-            evaluate["entropy"] = asked.entropy.model_copy(update=TEMPERATURE)
+        if "measures" not in evaluate.model_fields_set:
+            chosen["measures"] = self._measures()
+        if "entropy" not in evaluate.model_fields_set:
+            chosen["entropy"] = evaluate.entropy.model_copy(update=TEMPERATURE)
         update: dict[str, Any] = {
             "data": config.data.model_copy(update={"hold_out": hold_out}),
             "model": self._model(),
-            "evaluate": asked.model_copy(update=evaluate),
+            "evaluate": evaluate.model_copy(update=chosen),
             "train": self._trainings(counts),
             "pretrain": self._pairs(counts),
         }
@@ -157,7 +157,7 @@ class _Resolving:
         return config.model_copy(update=update | self._ranker(update["model"]))
 
     def _ranker(self, model: Any) -> dict[str, Any]:
-        """What the ranker reads, and how it scores."""
+        """Choose what the ranker reads and how it scores."""
         update: dict[str, Any] = {}
         if self._config.pair_tokens is None:
             both = (model.query_tokens or 0) + (model.document_tokens or 0)
@@ -167,38 +167,38 @@ class _Resolving:
         if self._config.ranker_pooling is None:
             typed = has_token_types(self._config.model)
             causal = self._causal()
-            why = f"the start model has {'' if typed else 'no '}token types"
-            why = why if can_be_read(self._config.model) else UNREADABLE
-            how = "maxsim" if typed else "last" if causal else "mean"
-            why = "the start model is a causal language model" if causal else why
-            update["ranker_pooling"] = self._note("ranker_pooling", how, why, of_collection=False)
+            reason = f"the start model has {'' if typed else 'no '}token types"
+            reason = reason if can_be_read(self._config.model) else UNREADABLE
+            pooling = "maxsim" if typed else "last" if causal else "mean"
+            reason = "the start model is a causal language model" if causal else reason
+            update["ranker_pooling"] = self._note("ranker_pooling", pooling, reason, of_collection=False)
         if update.get("ranker_pooling", self._config.ranker_pooling) == "last" and self._config.ranker_template is None:
-            why = "a causal language model must be told where a query ends"
-            update["ranker_template"] = self._note("ranker_template", PAIR, why, of_collection=False)
+            reason = "a causal language model must be told where a query ends"
+            update["ranker_template"] = self._note("ranker_template", PAIR, reason, of_collection=False)
         return update
 
     def _causal(self) -> bool:
-        """Whether the start model is a causal language model. Such have no token types, which is known sooner."""
+        """Tell whether the start model is a causal language model. The check for token types is faster."""
         return not has_token_types(self._config.model) and is_decoder(self._config.model)
 
-    def _note(self, key: str, value: Any, why: str, *, of_collection: bool = True) -> Any:
-        """The value, which is noted with why."""
+    def _note(self, key: str, value: Any, reason: str, *, of_collection: bool = True) -> Any:
+        """Return the value, and note it with the reason."""
         guessed = of_collection and not self._seen
-        self.defaults.append(Default(key, value, MISSING if guessed else why, guessed))
+        self.defaults.append(Default(key, value, MISSING if guessed else reason, guessed))
         return value
 
     def _check(self) -> None:
-        """UserError where there is nothing to compare systems by, and nothing is to be trained without queries; and for
-        a split that is to be drawn from none."""
+        """Raise UserError if there is nothing to compare systems by and nothing to train without queries, or if a
+        split is to be drawn from one that does not exist."""
         held = self._config.data.hold_out
-        known = {*self._survey.queries, *self._survey.unjudged, *held}
-        for split, how in held.items():
-            if self._survey.queries and how.of not in known:
+        splits = {*self._survey.queries, *self._survey.unjudged, *held}
+        for split, hold_out in held.items():
+            if self._survey.queries and hold_out.of not in splits:
                 raise UserError(
-                    f"data.hold_out.{split}.of: no split {how.of!r}; accepted: {listing(known)}"
-                    f"{did_you_mean(how.of, known)}"
+                    f"data.hold_out.{split}.of: no split {hold_out.of!r}; accepted: {listing(splits)}"
+                    f"{did_you_mean(hold_out.of, splits)}"
                 )
-        self._check_case(known)
+        self._check_case(splits)
         if self._config.pretrain is not False:
             return
         if not self._survey.asked:
@@ -206,64 +206,64 @@ class _Resolving:
         if not self._survey.queries:
             raise UserError(f"data: none of the {self._survey.asked:,} queries has a relevant document; {UNASKED}")
 
-    def _check_case(self, known: set[str]) -> None:
-        """UserError where a split's name differs in case alone from one that is looked for and is not there."""
-        asked = self._config.evaluate
-        sought = {"train": self._config.train is not False, "test": "split" not in asked.model_fields_set}
-        sought |= dict.fromkeys(DEV_NAMES, "select" not in asked.model_fields_set and known.isdisjoint(DEV_NAMES))
-        for split in sorted(known):
-            if sought.get(usual := split.lower()) and usual not in known:
+    def _check_case(self, splits: set[str]) -> None:
+        """Raise UserError if a split's name differs only in case from one that is wanted and missing."""
+        evaluate = self._config.evaluate
+        sought = {"train": self._config.train is not False, "test": "split" not in evaluate.model_fields_set}
+        sought |= dict.fromkeys(DEV_NAMES, "select" not in evaluate.model_fields_set and splits.isdisjoint(DEV_NAMES))
+        for split in sorted(splits):
+            if sought.get(usual := split.lower()) and usual not in splits:
                 key = "split" if usual == "test" else "select"
-                other = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
+                alternative = "" if usual == "train" else f", or `evaluate: {{{key}: {split}}}` in the config"
                 raise UserError(
                     f"data: the split {split!r} would not be taken for {usual!r}, as names are compared "
-                    f"with case; accepted: {usual!r} in the files{other}"
+                    f"with case; accepted: {usual!r} in the files{alternative}"
                 )
 
     def _whole(self, measured: str) -> str:
-        """The split that others are drawn from: train, or the measured one, or that with most queries."""
-        there = self._survey.queries
-        return next((one for one in ("train", measured) if one in there), max(there, key=lambda split: there[split]))
+        """Choose the split that others are drawn from: train, or the measured one, or that with most queries."""
+        queries = self._survey.queries
+        return next((split for split in ("train", measured) if split in queries), max(queries, key=queries.__getitem__))
 
     def _counts(self, hold_out: Mapping[str, HoldOut]) -> dict[str, int]:
-        """About how many judged queries each split has once splits are held out and samples drawn."""
+        """Estimate the judged queries of each split once splits are held out and samples drawn."""
         counts = self._config.data.model_copy(update={"hold_out": hold_out}).counts(self._survey.queries)
         return {split: count for split, count in counts.items() if count > 0}
 
-    def _held_out(self, split: str, whole: str, others: Mapping[str, HoldOut]) -> HoldOut:
-        """A split that is drawn from another, of which others are drawn too."""
+    def _held_out(self, split: str, whole: str, hold_out: Mapping[str, HoldOut]) -> HoldOut:
+        """Draw a split from another, next to those in `hold_out`."""
         queries = self._survey.queries[whole]
         least, most = DEV_QUERIES
         wanted = min(max(queries / 10, least), most) if whole == "train" else most
-        before = self._config.data.model_copy(update={"hold_out": others, "sample": {}})
-        left = before.counts(self._survey.queries)[whole]
-        share = round(min(wanted / left, 1 / (3 if whole == "train" else 2)), 4)
-        left_of = f"{left:,} left of the " if left < queries else ""
+        before = self._config.data.model_copy(update={"hold_out": hold_out, "sample": {}})
+        rest = before.counts(self._survey.queries)[whole]
+        share = round(min(wanted / rest, 1 / (3 if whole == "train" else 2)), 4)
+        of_rest = f"{rest:,} left of the " if rest < queries else ""
         self._note(
             f"data.hold_out.{split}",
             f"{{of: {whole}, share: {share:g}}}",
-            f"by chance about {round(share * left):,} of the {left_of}{queries:,} queries of {whole}; the collection "
+            f"by chance about {round(share * rest):,} of the {of_rest}{queries:,} queries of {whole}; the collection "
             "has none of its own",
         )
         return HoldOut(of=whole, share=share)
 
     def _measures(self) -> list[str]:
-        """The first measure decides."""
-        found = self._survey
-        if found.graded or found.relevant >= SEVERAL:
-            why = "judgements are graded" if found.graded else relevant_documents(found.relevant)
-            made = ["nDCG@10", "R@100"]
+        """Choose the measures. The first one decides."""
+        findings = self._survey
+        if findings.graded or findings.relevant >= SEVERAL:
+            reason = "judgements are graded" if findings.graded else relevant_documents(findings.relevant)
+            measures = ["nDCG@10", "R@100"]
         else:
-            why, made = f"{relevant_documents(found.relevant)}, not graded", ["RR@10", "Success@5", "R@100"]
-        self._note("evaluate.measures", listing(made), why)
-        return made
+            reason, measures = f"{relevant_documents(findings.relevant)}, not graded", ["RR@10", "Success@5", "R@100"]
+        self._note("evaluate.measures", listing(measures), reason)
+        return measures
 
     def _limit(self) -> int:
-        """The most tokens of a text that the start model reads and that are kept."""
+        """Return the most tokens of a text that the start model reads and that are kept."""
         return min(longest(self._config.model), self._config.tokens.max_tokens)
 
     def _model(self) -> Any:
-        """The start model with lengths and, where its folder does not say, how vectors are made and compared."""
+        """Fill in the start model's lengths and, if its folder does not say, how vectors are made and compared."""
         model, limit, update = self._config.model, self._limit(), {}
         for key, standard in UNREAD.items():
             if getattr(model, key) is not None:
@@ -272,9 +272,9 @@ class _Resolving:
             wanted = standard if measured is None else 8 * math.ceil(measured / 8)
             none = key == "query_tokens" and self._seen and not self._survey.asked
             unknown = "the collection has no queries" if none else "the model's tokenizer cannot be read here"
-            why = f"95 % have at most {measured} tokens" if measured else unknown
-            why += f"; the model reads {limit}" if wanted > limit else ""
-            update[key] = self._note(f"model.{key}", min(wanted, limit), why)
+            reason = f"95 % have at most {measured} tokens" if measured else unknown
+            reason += f"; the model reads {limit}" if wanted > limit else ""
+            update[key] = self._note(f"model.{key}", min(wanted, limit), reason)
         folder = Path(locate_model(model.model))
         if folder.is_dir() and not (folder / MODULES).exists():
             pooling = "last" if self._causal() else "mean"
@@ -284,43 +284,43 @@ class _Resolving:
         return model.model_copy(update=update)
 
     def _trainings(self, counts: Mapping[str, int]) -> Trainings | bool:
-        """The trainings with their updates; False without queries to train on."""
+        """Fill in the updates of the trainings. False without queries to train on."""
         config, queries = self._config.train, counts.get("train", 0)
         if config is False:
             return False
         if not queries:
-            there = self._survey.queries.get("train", 0)
-            why = f"all {there:,} judged queries of `train` are held out" if there else "no query of `train` is judged"
-            return bool(self._note("train", False, why))
+            judged = self._survey.queries.get("train", 0)
+            reason = f"all {judged:,} judged queries of `train` are held out" if judged else NO_TRAINING_QUERY
+            return bool(self._note("train", False, reason))
         update = {}
         for name in ("warm", "ranker", "game"):
-            of = "training queries", "; few: expect little" if queries < FEW else ""
-            update[name] = self._lasting(f"train.{name}", getattr(config, name), queries, of, UPDATES[name])
+            unit = "training queries", "; few: expect little" if queries < FEW else ""
+            update[name] = self._lasting(f"train.{name}", getattr(config, name), queries, unit, UPDATES[name])
         return config.model_copy(update=update)
 
     def _pairs(self, counts: Mapping[str, int]) -> Pairs | bool:
-        """The training on pairs made of documents; False where queries do for all."""
-        pairs, found, queries = self._config.pretrain, self._survey, counts.get("train", 0)
+        """Fill in the training on pairs made of documents. False if there are queries enough."""
+        pairs, findings, queries = self._config.pretrain, self._survey, counts.get("train", 0)
         if pairs is None:
-            if found.queries and (found.documents < LARGE or 10 * queries >= found.documents):
+            if findings.queries and (findings.documents < LARGE or 10 * queries >= findings.documents):
                 return False
             pairs = Pairs(**PAIRS)
-            there = f"{found.documents:,} documents and {queries:,} training queries"
-            self._note("pretrain", f"{{pairs: {pairs.pairs}}}", there)
+            reason = f"{findings.documents:,} documents and {queries:,} training queries"
+            self._note("pretrain", f"{{pairs: {pairs.pairs}}}", reason)
         if pairs is False:
             return False
-        return self._lasting("pretrain", pairs, found.documents, ("documents", ""), UPDATES["pairs"])
+        return self._lasting("pretrain", pairs, findings.documents, ("documents", ""), UPDATES["pairs"])
 
     def _lasting(
-        self, key: str, training: Lasting, count: int, of: tuple[str, str], bounds: tuple[int, int]
+        self, key: str, training: Lasting, count: int, unit: tuple[str, str], bounds: tuple[int, int]
     ) -> Lasting:
-        """A training with its updates."""
+        """Fill in a training's updates. `unit` names what a pass counts, and ends the reason."""
         if training.updates is not None:
             return training
         (least, most), passes = bounds, training.epochs or 1
         once = math.ceil(passes * count / training.batch)
         updates = once if training.epochs else min(max(once, least), most)
-        why = f"{passes:g} x {count:,} {of[0]} in batches of {training.batch}"
-        why += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
-        self._note(f"{key}.updates", updates, why + of[1])
+        reason = f"{passes:g} x {count:,} {unit[0]} in batches of {training.batch}"
+        reason += f", at least {least}" if updates > once else f", at most {most}" if updates < once else ""
+        self._note(f"{key}.updates", updates, reason + unit[1])
         return training.model_copy(update={"updates": updates, "epochs": None})

@@ -126,15 +126,15 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
     order of what it retrieves. In the game the retriever learns the ranker's scores by distillation (Zhang et al.,
     2022, Eq. 12) beside the labels.
     """
-    own = config.model_dump(mode="json")
-    shared = {key: own["model"][key] for key in ("model", "revision", "layers", "dropout")}
+    values = config.model_dump(mode="json")
+    shared = {key: values["model"][key] for key in ("model", "revision", "layers", "dropout")}
     between = train.ranker.model_copy(update=RANKER_BETWEEN_ROUNDS)
     return {
-        **{key: own[key] for key in CollectionConfig.model_fields},
+        **{key: values[key] for key in CollectionConfig.model_fields},
         "recipe": "ar2",
-        **{key: own[key] for key in ("rounds", "gate", "rerank")},
+        **{key: values[key] for key in ("rounds", "gate", "rerank")},
         "retriever": {
-            "model": own["model"],
+            "model": values["model"],
             "warm": _phase(train.warm, [_cross_entropy(over="batch", options=TEMPERATURE)]),
             "game": _phase(
                 train.game,
@@ -152,7 +152,7 @@ def ar2(config: Config, train: Trainings) -> dict[str, Any]:
                 "template": config.ranker_template,
             },
             "encoder": "model" if config.model.towers == "separate" else WARM,
-            "prior": own["prior"],
+            "prior": values["prior"],
             "warm": _phase(train.ranker, [_cross_entropy()]),
             "game": _phase(between, [_cross_entropy()]),
         },

@@ -44,43 +44,41 @@ class Choices:
     def several(
         self, label: str, most: int, expansions: dict[str, Expansions], predictions: dict[str, Prediction]
     ) -> Step:
-        """The rankings of the first so many expansions that a reranker puts first, fused."""
+        """Fuse the rankings of the first so many expansions in a reranker's order."""
         rankings = [
             step(
                 f"{name} {label} ranking",
                 choose_several,
                 data=self.setting.collection.data,
-                expanded=one.expanded,
-                ranking=one.ranking,
+                expanded=output.expanded,
+                ranking=output.ranking,
                 scores=predictions[name].scores,
                 otherwise=self.setting.bm25,
                 split=self.setting.split,
                 most=most,
                 config=self.setting.fusion(self.setting.config.fusion),
             )
-            for name, one in expansions.items()
+            for name, output in expansions.items()
         ]
         return self.setting.fused(label, rankings, lexical=range(len(rankings)))
 
     def all_expansions(
         self, expansions: dict[str, Expansions], generators: Generators, config: AllExpansionsConfig
     ) -> Step:
-        """All expansions' rankings fused (contextual clue sampling, section 3.4.3).
-
-        Expansions of generators that are not among those given are issued here.
-        """
-        known, rankings = self.setting.config.generators, []
+        """Fuse all expansions' rankings (contextual clue sampling, section 3.4.3). Expansions of generators that are
+        not in `expansions` are issued here."""
+        configured, rankings = self.setting.config.generators, []
         for name in config.generators or expansions:
-            if name not in known:
-                raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(known)}")
-            one = expansions.get(name) or generators.issue(name, [self.setting.split])
+            if name not in configured:
+                raise ValueError(f"all_expansions: generators: {name!r}; accepted: {', '.join(configured)}")
+            output = expansions.get(name) or generators.issue(name, [self.setting.split])
             rankings.append(
                 step(
                     f"{name} all fused",
                     fuse_expansions,
                     data=self.setting.collection.data,
-                    expanded=one.expanded,
-                    ranking=one.ranking,
+                    expanded=output.expanded,
+                    ranking=output.ranking,
                     otherwise=self.setting.bm25,
                     split=self.setting.split,
                     config=self.setting.fusion(config),

@@ -79,15 +79,15 @@ class Generator(Part):
 
     @property
     def number(self) -> int | None:
-        """Expansions of a query at most; None for as many as a file has."""
-        asked = self.relevance or self.file or (self.writer.generate if self.writer is not None else None)
-        return None if asked is None else asked.number
+        """Most expansions of a query. If None, as many as a file has."""
+        source = self.relevance or self.file or (self.writer.generate if self.writer is not None else None)
+        return None if source is None else source.number
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        given = [name for name in ("relevance", "writer", "file") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a generator is one of relevance, writer, file; given: {', '.join(given) or 'none'}")
+        sources = [name for name in ("relevance", "writer", "file") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError(f"a generator is one of relevance, writer, file; given: {', '.join(sources) or 'none'}")
         return self
 
 
@@ -156,17 +156,17 @@ class Rerankers(RerankersOfGenerator):
         if not isinstance(tree, dict) or not isinstance(tree.get("by_generator"), dict):
             return tree
         of_all = {key: value for key, value in tree.items() if key != "by_generator"}
-        own = {
+        by_generator = {
             name: merged(value, of_all) if isinstance(value, dict) else value
             for name, value in tree["by_generator"].items()
         }
-        return {**of_all, "by_generator": own}
+        return {**of_all, "by_generator": by_generator}
 
     @model_validator(mode="after")
     def _all_generators_have_the_same_kinds(self) -> Self:
-        for name, own in self.by_generator.items():
-            if own.given().keys() != self.given().keys():
-                raise ValueError(f"by_generator: {name}: {listing(own.given())}; accepted: {listing(self.given())}")
+        for name, entry in self.by_generator.items():
+            if entry.given().keys() != self.given().keys():
+                raise ValueError(f"by_generator: {name}: {listing(entry.given())}; accepted: {listing(self.given())}")
         return self
 
     def of(self, generator: str) -> dict[Kind, Reranker]:
@@ -300,19 +300,19 @@ class Config(RetrievalConfig):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         for name, generator in self.generators.items():
-            of = generator.learn_from
-            if of is not None and of not in self.generators:
-                raise ValueError(f"generators: {name}: learn_from: {of!r}; accepted: {', '.join(self.generators)}")
+            teacher = generator.learn_from
+            if teacher is not None and teacher not in self.generators:
+                raise ValueError(f"generators: {name}: learn_from: {teacher!r}; accepted: {', '.join(self.generators)}")
         measured = [name for name, generator in self.generators.items() if generator.measured]
         if not measured:
             raise ValueError("generators: of none the rankings are measured")
         if self.order is not None and sorted(self.order) != sorted(measured):
             raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
-        for key, one, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
-            if one is not None and one.weight != 0.5 and lists != 2:
-                of = f"{lists} generators are measured" if lists else "a query has as many as it has expansions"
+        for key, fusion, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
+            if fusion is not None and fusion.weight != 0.5 and lists != 2:
+                reason = f"{lists} generators are measured" if lists else "a query has as many as it has expansions"
                 raise ValueError(
-                    f"{key}: weight: {one.weight} is that of the second of two lists, and {of}; accepted: 0.5"
+                    f"{key}: weight: {fusion.weight} is that of the second of two lists, and {reason}; accepted: 0.5"
                 )
         for name in measured if self.models_from is None else []:
             source = self.generators[name].learn_from or name
@@ -350,4 +350,4 @@ class Config(RetrievalConfig):
 
     def reranker_trainings(self) -> list[TrainConfig]:
         """How each query reranker is trained."""
-        return [one.train for name in self.measured() for one in self.rerankers.of(name).values()]
+        return [reranker.train for name in self.measured() for reranker in self.rerankers.of(name).values()]

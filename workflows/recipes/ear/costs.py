@@ -46,9 +46,9 @@ class Costs:
     def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> SystemCost:
         """Of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it chooses."""
         rerank: list[TimeSpent] = []
-        for name, one in self.expansions.items():
+        for name, output in self.expansions.items():
             generated = self._generated(name)
-            steps = [predictions[name].tokens, predictions[name].scores, *([one.ranking] if kind == "rd" else [])]
+            steps = [predictions[name].tokens, predictions[name].scores, *([output.ranking] if kind == "rd" else [])]
             rerank += [TimeSpent(node, over=generated) for node in steps]
         return SystemCost(
             system=system,
@@ -65,7 +65,7 @@ class Costs:
 
     @property
     def _retrieving(self) -> tuple[TimeSpent, ...]:
-        return tuple(TimeSpent(one.ranking) for one in self.expansions.values())
+        return tuple(TimeSpent(output.ranking) for output in self.expansions.values())
 
     def _generated(self, name: str) -> Step:
         """The step that wrote a generator's expansions, without the question beside them."""

@@ -59,17 +59,17 @@ class DenseRetriever:
         return replace(exact, label=label).searching(search, variant=True)
 
     def fused_with(self, name: str, system: System, retrieval: Dense, seed: int) -> Fused:
-        """A system's rankings fused with the dense retriever's."""
-        how = self.setting.fusion(self.setting.config.dense_fusion, lists=2)
+        """Fuse a system's rankings with the dense retriever's."""
+        fusion = self.setting.fusion(self.setting.config.dense_fusion, lists=2)
         label = f"{self.setting.label(f'{name} + dense', seed)} fused"
-        return Fused(label, self.setting.collection.data, [system, retrieval], how, with_split=False)
+        return Fused(label, self.setting.collection.data, [system, retrieval], fusion, with_split=False)
 
     def issue(self, label: str, expansions: dict[str, Expansions], choices: list[Step], retrieval: Dense) -> Step:
-        """The dense retriever's ranking for the chosen expansions, fused over generators."""
+        """Rank the chosen expansions by the dense retriever, and fuse over generators."""
         retriever, rankings = retrieval.model, []
         for name, choice in zip(expansions, choices, strict=True):
             title = f"{name} {label} issued to dense"
-            asked = step(
+            queries = step(
                 f"{title} queries",
                 chosen_queries,
                 data=self.setting.collection.data,
@@ -79,11 +79,11 @@ class DenseRetriever:
             tokens = step(
                 f"{title} tokens",
                 tokenize_queries,
-                data=asked,
+                data=queries,
                 model=retriever.step,
                 documents=retriever.tokens,
                 config=self.setting.config.tokens,
             )
-            of_choices = replace(retrieval, label=title, data=asked, model=replace(retriever, tokens=tokens))
+            of_choices = replace(retrieval, label=title, data=queries, model=replace(retriever, tokens=tokens))
             rankings.append(of_choices.ranking(self.setting.split))
         return self.setting.fused(f"{label} issued to dense", rankings, lexical=[])

@@ -105,10 +105,10 @@ class QueryRerankers:
         return step(f"start {self._whose(name, kind)} reranker", start, config=config.of(name)[kind].model)
 
     def _whose(self, name: str, kind: Kind) -> str:
-        """A kind of reranker, with the generator where its reranker reads or begins otherwise than the others."""
+        """Name a kind of reranker, with the generator if its reranker reads or begins otherwise than usual."""
         config = self.setting.config.rerankers
-        own, others = config.of(name)[kind], config.given()[kind]
-        return kind if (own.model, own.template) == (others.model, others.template) else f"{name} {kind}"
+        reranker, usual = config.of(name)[kind], config.given()[kind]
+        return kind if (reranker.model, reranker.template) == (usual.model, usual.template) else f"{name} {kind}"
 
     def _reading(self, name: str, expansions: Expansions, kind: Kind) -> tuple[Step, Step]:
         """What a generator's reranker reads of expansions, as a collection and as its tokens."""

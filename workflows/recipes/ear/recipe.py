@@ -64,10 +64,10 @@ class Ear:
         self.reader: Reader | None = None
         if config.reader is not None:
             self.reader = Reader(self.setting, config.reader, self.dense, trained.reader if trained else None)
-        self.at = cache(self._at)
+        self.for_split = cache(self._for_split)
 
-    def _at(self, split: str) -> "Ear":
-        """EAR for the queries of another split."""
+    def _for_split(self, split: str) -> "Ear":
+        """Return EAR for the queries of another split."""
         return self if split == self.setting.split else Ear(self.config, self._trained, split)
 
     @cached_property
@@ -76,10 +76,10 @@ class Ear:
         return {name: self.generators.issue(name, [self.setting.split]) for name in self.config.measured()}
 
     def system(self, ranking: Callable[["Ear"], Step], *, lexical: bool = True) -> Computed:
-        """A system by its ranking of a split's queries."""
+        """Make a system of a ranking of each split's queries."""
         index = Cost(index=(self.setting.collection.bm25_index,)) if lexical else Cost()
         return Computed(
-            lambda split: ranking(self.at(split)), "is of expansions of the queries", index, lexical=lexical
+            lambda split: ranking(self.for_split(split)), "is of expansions of the queries", index, lexical=lexical
         )
 
     # What is chosen for each generator
@@ -88,46 +88,45 @@ class Ear:
     @in_phase(EXPANSIONS)
     def firsts(self) -> list[Step]:
         """Each generator's ranking of first expansions."""
-        return [self.choices.choose(name, one, None, "first") for name, one in self.expansions.items()]
+        return [self.choices.choose(name, output, None, "first") for name, output in self.expansions.items()]
 
     def fused(self, label: str, choices: list[Step]) -> Step:
-        """The generators' rankings of chosen expansions as one."""
+        """Fuse the generators' rankings of chosen expansions."""
         return self.setting.fused(label, choices, lexical=range(len(choices)))
 
     @in_phase(EXPANSIONS)
     def concat(self) -> Step:
-        """The ranking of all expansions of a query as one query."""
-        return self.fused("concat", [self.choices.concat(name, one) for name, one in self.expansions.items()])
+        """Rank by all expansions of a query as one query."""
+        return self.fused("concat", [self.choices.concat(name, output) for name, output in self.expansions.items()])
 
     @in_phase(EXPANSIONS)
     def best(self) -> Step:
-        """The ranking of the best expansion, which an oracle chooses."""
-        best = [self.choices.choose(name, one, one.ranks, "best") for name, one in self.expansions.items()]
+        """Rank by the best expansion, which an oracle chooses."""
+        best = [self.choices.choose(name, output, output.ranks, "best") for name, output in self.expansions.items()]
         return self.fused("best query", best)
 
     @in_phase(EXPANSIONS)
     def all_expansions(self) -> Step:
-        """All expansions' rankings, fused."""
+        """Fuse all expansions' rankings."""
         assert self.config.all_expansions is not None
         return self.choices.all_expansions(self.expansions, self.generators, self.config.all_expansions)
 
     @in_phase(QUERY_RERANKING)
     def predictions(self, kind: Kind, seed: int) -> dict[str, Prediction]:
-        """The ranks that a query reranker predicts, by generator."""
-        return {name: self.rerankers.predict(name, one, kind, seed) for name, one in self.expansions.items()}
+        """Predict ranks with a query reranker, by generator."""
+        return {name: self.rerankers.predict(name, output, kind, seed) for name, output in self.expansions.items()}
 
     @in_phase(QUERY_RERANKING)
     def chosen(self, label: str, kind: Kind, seed: int, number: int | None = None) -> list[Step]:
-        """Each generator's ranking of the expansions with the lowest predicted rank, perhaps among the first so
-        many."""
+        """Rank by each generator's expansions with the lowest predicted rank, perhaps among the first so many."""
         predictions = self.predictions(kind, seed)
         return [
-            self.choices.choose(name, one, predictions[name].scores, label, number)
-            for name, one in self.expansions.items()
+            self.choices.choose(name, output, predictions[name].scores, label, number)
+            for name, output in self.expansions.items()
         ]
 
     def models(self) -> list[Step]:
-        """The models trained on this collection, but for the generators."""
+        """Return the steps that train the models of this collection, but for the generators."""
         trained = []
         for seed in self.config.seeds:
             trained.append(self.dense.train(seed).step)
@@ -139,12 +138,12 @@ class Ear:
 
 
 def build(config: Config) -> Outcome:
-    """The graph for every generator, beside BM25, the oracle and a dense retriever."""
-    other = None
+    """Build the graph for every generator, beside BM25, the oracle and a dense retriever."""
+    trained = None
     if config.models_from is not None:
-        other = Ear(_other_config(config.models_from, config.seeds))
-        config = config.model_copy(update={name: getattr(other.config, name) for name in MODELS})
-    ear = Ear(config, other)
+        trained = Ear(_other_config(config.models_from, config.seeds))
+        config = config.model_copy(update={name: getattr(trained.config, name) for name in MODELS})
+    ear = Ear(config, trained)
     collection = ear.setting.collection
     unseeded = _unseeded(ear)
     to_fuse = _to_fuse(config, unseeded | from_files(collection, config))
@@ -157,8 +156,8 @@ def build(config: Config) -> Outcome:
                 results.add(name, system, seed=seed, oracle=name == "best query")
         last = Seed(ear, results, seed).measure(unseeded["first expansion"], to_fuse)
     gathered = results.gather(comparisons(config, _dense_name(config)))
-    if other is not None:
-        gathered = relabelled(gathered, _labels(other, str(config.models_from)))
+    if trained is not None:
+        gathered = relabelled(gathered, _labels(trained, str(config.models_from)))
     return Outcome(
         results=gathered,
         data=collection.data,
@@ -174,16 +173,16 @@ def build(config: Config) -> Outcome:
 
 
 def _dense_name(config: Config) -> str:
-    """What the dense retriever is called among the systems."""
+    """Name the dense retriever among the systems."""
     return "start model" if config.train is None else "retriever"
 
 
 def _unseeded(ear: Ear) -> dict[str, System]:
-    """The further systems that are the same for every seed."""
+    """Make the further systems that are the same for every seed."""
     systems: dict[str, System] = {}
     if ear.config.rm3 is not None:
         systems["RM3"] = ear.setting.collection.with_feedback(ear.config.rm3)
-    systems["first expansion"] = ear.system(lambda there: there.fused("first expansion", there.firsts))
+    systems["first expansion"] = ear.system(lambda ear: ear.fused("first expansion", ear.firsts))
     systems["concat"], systems["best query"] = ear.system(Ear.concat), ear.system(Ear.best)
     if ear.config.all_expansions is not None:
         systems["all expansions"] = ear.system(Ear.all_expansions)
@@ -191,11 +190,11 @@ def _unseeded(ear: Ear) -> dict[str, System]:
 
 
 def _to_fuse(config: Config, systems: Mapping[str, System]) -> dict[str, System]:
-    """The systems that `with_dense` names. Those of files that do not have the measured split are left out."""
-    known = systems.keys() | config.evaluate.other_rankings.keys()
+    """Choose the systems that `with_dense` names. Those of files without the measured split are left out."""
+    names = systems.keys() | config.evaluate.other_rankings.keys()
     for name in config.with_dense:
-        if name not in known:
-            raise ValueError(f"with_dense: {name!r}; accepted: {listing(known)}")
+        if name not in names:
+            raise ValueError(f"with_dense: {name!r}; accepted: {listing(names)}")
     return {name: systems[name] for name in config.with_dense if name in systems}
 
 
@@ -236,19 +235,19 @@ class Seed:
         costs = costing.without_reranker(name, retrieval, approximate)
         if config.to_dense:
             label = ear.setting.label("first", self.seed)
-            self._add_issued("first expansion", label, lambda there: there.firsts, retrieval)
-        choices, systems, several = {"first expansion": ear.firsts}, {"first expansion": first}, {}
+            self._add_issued("first expansion", label, lambda ear: ear.firsts, retrieval)
+        choices, systems, top = {"first expansion": ear.firsts}, {"first expansion": first}, {}
         for kind in config.kinds():
             system = f"EAR-{kind.upper()}"
             systems[system] = self._add_reranked(system, kind, retrieval)
             choices[system] = ear.chosen(ear.setting.label(system, self.seed), kind, self.seed)
             if config.passages is not None and config.passages.top_queries is not None:
                 most = config.passages.top_queries
-                several[f"{system} top {most}"] = ear.system(partial(self._several, f"{system} top {most}", most, kind))
+                top[f"{system} top {most}"] = ear.system(partial(self._several, f"{system} top {most}", most, kind))
             costs.append(costing.of_reranker(system, kind, ear.predictions(kind, self.seed)))
         if ear.passages is not None:
             with in_phase(PASSAGE_RERANKING):
-                for system, value in ear.passages.rerank(systems | several, self.seed).items():
+                for system, value in ear.passages.rerank(systems | top, self.seed).items():
                     self.results.add(system, value, seed=self.seed, queries=ear.passages.config.rerank.queries)
         if ear.reader is not None:
             read = {"BM25": ear.setting.collection.lexical, name: retrieval, **systems}
@@ -257,28 +256,28 @@ class Seed:
                 self.results.add_measures(system, measures, seed=self.seed)
         return Measured(retrieval, costs, choices)
 
-    def _several(self, name: str, most: int, kind: Kind, there: Ear) -> Step:
-        """The first so many expansions that a query reranker puts first, fused."""
-        label = there.setting.label(name, self.seed)
-        return there.choices.several(label, most, there.expansions, there.predictions(kind, self.seed))
+    def _several(self, name: str, most: int, kind: Kind, ear: Ear) -> Step:
+        """Fuse the first so many expansions in a query reranker's order."""
+        label = ear.setting.label(name, self.seed)
+        return ear.choices.several(label, most, ear.expansions, ear.predictions(kind, self.seed))
 
     def _add_reranked(self, system: str, kind: Kind, retrieval: Dense) -> System:
-        """Measure a query reranker: alone, with the dense retriever (Table 3.2), issued to it (Table 3.7), and choosing
-        among fewer expansions (Table 3.8). The first of these."""
+        """Measure a query reranker: alone, with the dense retriever (Table 3.2), issued to it (Table 3.7), and
+        choosing among fewer expansions (Table 3.8). Return the first of these."""
         config, label = self.ear.config, self.ear.setting.label(system, self.seed)
         reranked = self._chosen(label, kind)
         self.results.add(system, reranked, seed=self.seed)
         self._add_with_dense(system, reranked, retrieval)
         if config.to_dense:
-            self._add_issued(system, label, lambda there: there.chosen(label, kind, self.seed), retrieval)
+            self._add_issued(system, label, lambda ear: ear.chosen(label, kind, self.seed), retrieval)
         for number in config.fewer_expansions:
             few = f"{system} N={number}"
             self.results.add(few, self._chosen(self.ear.setting.label(few, self.seed), kind, number), seed=self.seed)
         return reranked
 
     def _chosen(self, label: str, kind: Kind, number: int | None = None) -> Computed:
-        """The system of the expansions that a query reranker chooses, perhaps among the first so many."""
-        return self.ear.system(lambda there: there.fused(label, there.chosen(label, kind, self.seed, number)))
+        """Make the system of the expansions that a query reranker chooses, perhaps among the first so many."""
+        return self.ear.system(lambda ear: ear.fused(label, ear.chosen(label, kind, self.seed, number)))
 
     def _add_with_dense(self, name: str, system: System, retrieval: Dense) -> None:
         self.results.add(
@@ -288,28 +287,28 @@ class Seed:
     def _add_issued(self, system: str, label: str, choices: Callable[[Ear], list[Step]], retrieval: Dense) -> None:
         """Measure the dense retriever on the chosen expansions."""
 
-        def issued(there: Ear) -> Step:
-            return there.dense.issue(label, there.expansions, choices(there), retrieval)
+        def issued(ear: Ear) -> Step:
+            return ear.dense.issue(label, ear.expansions, choices(ear), retrieval)
 
         self.results.add(f"{system} issued to dense", self.ear.system(issued, lexical=False), seed=self.seed)
 
 
 def _other_config(path: str, seeds: list[int]) -> Config:
-    """The experiment whose models are taken, with the seeds of the one that takes them."""
-    other = loading.read_config(Path(path), [f"seeds={seeds}"])
-    if not isinstance(other, Config):
-        raise ValueError(f"models_from: {path}: recipe: {other.recipe!r}; accepted: ear")
-    if other.models_from is not None:
-        raise ValueError(f"models_from: {path}: its models are another's; name {other.models_from}")
-    unwritten = [name for name in other.measured() if other.generators[name].file is not None]
+    """Read the experiment whose models are taken, with the seeds of the one that takes them."""
+    config = loading.read_config(Path(path), [f"seeds={seeds}"])
+    if not isinstance(config, Config):
+        raise ValueError(f"models_from: {path}: recipe: {config.recipe!r}; accepted: ear")
+    if config.models_from is not None:
+        raise ValueError(f"models_from: {path}: its models are another's; name {config.models_from}")
+    unwritten = [name for name in config.measured() if config.generators[name].file is not None]
     if unwritten:
         raise ValueError(f"models_from: {path}: {listing(unwritten)}: a file has no expansions of other queries")
-    return other
+    return config
 
 
-def _labels(other: Ear, path: str) -> dict[str, str]:
-    """Labels by fingerprint: what is done on the other collection says so."""
-    nodes = graph([other.setting.collection.data, other.setting.bm25_for("train"), *other.models()])
+def _labels(ear: Ear, path: str) -> dict[str, str]:
+    """Label the steps on the other collection, by fingerprint."""
+    nodes = graph([ear.setting.collection.data, ear.setting.bm25_for("train"), *ear.models()])
     return {node.fingerprint: f"{loading.name_of(Path(path))}: {node.label}" for node in nodes}
 
 
@@ -320,7 +319,7 @@ def _note(config: Config) -> str:
 
 @in_phase(EVALUATION)
 def _study(ear: Ear, chosen: dict[str, list[Step]]) -> Step:
-    """Lengths and examples of the chosen expansions (Tables 3.9 and 3.10), of the last seed."""
+    """Collect lengths and examples of the chosen expansions (Tables 3.9 and 3.10), of the last seed."""
     collection, split = ear.setting.collection, ear.setting.split
     by_answer = ear.config.relevant_by == "answers"
     bm25 = collection.answering(ear.setting.bm25, [split]) if by_answer else ear.setting.bm25
@@ -331,9 +330,9 @@ def _study(ear: Ear, chosen: dict[str, list[Step]]) -> Step:
         split=split,
         lexical=bm25,
         by_answer=by_answer,
-        ranks={name: one.ranks for name, one in ear.expansions.items()},
+        ranks={name: output.ranks for name, output in ear.expansions.items()},
         choices={
-            name: {system: rankings[at] for system, rankings in chosen.items()}
-            for at, name in enumerate(ear.expansions)
+            name: {system: rankings[place] for system, rankings in chosen.items()}
+            for place, name in enumerate(ear.expansions)
         },
     )

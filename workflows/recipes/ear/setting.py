@@ -50,7 +50,7 @@ class Setting:
         return seeded(text, seed, self.config)
 
     def retrieve(self, label: str, expanded: Step, splits: list[str]) -> Step:
-        """BM25's ranking for expanded queries."""
+        """Rank the documents for expanded queries by BM25."""
         return step(
             label,
             lucene_search,
@@ -64,8 +64,8 @@ class Setting:
     def fused(
         self, label: str, rankings: list[Step], config: FusionConfig | None = None, *, lexical: Sequence[int]
     ) -> Step:
-        """Several rankings of the split's queries as one (Appendix B.3); `lexical` are the numbers, from 0, of those
-        by BM25."""
+        """Fuse several rankings of the split's queries (Appendix B.3). `lexical` are the places, from 0, of those by
+        BM25."""
         if len(rankings) == 1:
             return rankings[0]
         return step(
@@ -79,10 +79,10 @@ class Setting:
         )
 
     def fusion(self, config: FusionConfig, *, lists: int | None = None) -> FusionConfig:
-        """How so many rankings are fused, or, as of a query's expansions, as many as there are. Only the second of two
-        has a weight."""
-        how = FusionConfig(**config.model_dump(include=set(FusionConfig.model_fields))).reaching(self.config.k)
-        return how if lists == 2 else how.model_copy(update={"weight": 0.5})
+        """Say how so many rankings are fused. If `lists` is None, there are as many as a query has expansions. Only
+        the second of two has a weight."""
+        fusion = FusionConfig(**config.model_dump(include=set(FusionConfig.model_fields))).reaching(self.config.k)
+        return fusion if lists == 2 else fusion.model_copy(update={"weight": 0.5})
 
 
 def setting(config: Config, split: str, *, training: bool) -> Setting:
