@@ -1,4 +1,4 @@
-"""The parts of a system that are loaded: BM25, a retriever, a ranker. Each serves several queries at once."""
+"""Loaded parts of a system: BM25, a retriever, a ranker. Each answers many queries at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.components.systems.config import LexicalStage, NeighboursStage
 from sparring.components.systems.documents import Documents
 
 Ranking = list[tuple[str, float]]
-"""What a query has found: documents' ids with scores, best first."""
+"""Documents of a query: ids with scores, best first."""
 
 Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
 """(Q, d) vectors, or the rows of Q queries of another kind; the tie rank of each document; and k. To (Q, k) keys of the
@@ -28,7 +28,7 @@ Vectors = Callable[[np.ndarray], np.ndarray]
 
 
 class BM25:
-    """BM25's lists. Java is started and asked in a thread of its own, so that any thread may call this."""
+    """BM25. Java runs in a separate thread, so that any thread may search."""
 
     def __init__(self, folder: Path, config: LexicalStage, *, threads: int) -> None:
         lucene.runtime()
@@ -43,18 +43,18 @@ class BM25:
         return searcher
 
     def wait(self) -> None:
-        """Wait until the index is open; Damaged where it cannot be."""
+        """Wait until the index is open. Raise Damaged if it cannot be opened."""
         self._searcher.result()
 
     def __call__(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> Callable[[], list[Ranking]]:
-        """Begin to search; what is returned waits for the lists. `without` has for each query the document that is left
-        out, if any."""
-        return self._java.submit(self._found, texts, k, without).result
+        """Start a search, and return a function that waits for the rankings. `without` has each query's excluded
+        document, or None."""
+        return self._java.submit(self._search, texts, k, without).result
 
-    def _found(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Ranking]:
-        answers = self._searcher.result().search(texts, k + any(one is not None for one in without))
+    def _search(self, texts: Sequence[str], k: int, without: Sequence[str | None]) -> list[Ranking]:
+        answers = self._searcher.result().search(texts, k + any(doc_id is not None for doc_id in without))
         lists = [zip(hits.doc_ids.to_pylist(), hits.scores.tolist(), strict=True) for hits in answers]
-        return [[hit for hit in found if hit[0] != own][:k] for found, own in zip(lists, without, strict=True)]
+        return [[hit for hit in hits if hit[0] != doc_id][:k] for hits, doc_id in zip(lists, without, strict=True)]
 
 
 class LoadedEncoder:
@@ -89,7 +89,7 @@ class LoadedEncoder:
 
 
 class LoadedRetriever:
-    """A retriever's rankings."""
+    """Model of a retriever, with the documents that it searches."""
 
     def __init__(
         self, encoder: LoadedEncoder, documents: Documents, nearest: Nearest, vectors: Vectors | None = None
@@ -122,29 +122,29 @@ class LoadedRetriever:
 
 
 def similarities(query: np.ndarray, documents: np.ndarray, config: NeighboursStage) -> np.ndarray:
-    """(n,) similarities of a query to the documents of its list, by their neighbours among one another."""
+    """Compute (n,) similarities of a query to the documents of its list, by their neighbours among one another."""
     import torch
 
     from sparring.components.neighbours.reciprocal import scores
     from sparring.components.neighbours.reranking import shared_by_copies
 
     with torch.inference_mode():
-        asked, found = (torch.from_numpy(one).float()[None] for one in (query, documents))
-        return shared_by_copies(scores(asked, found, config)[0].numpy(), documents)
+        query_vectors, list_vectors = (torch.from_numpy(vectors).float()[None] for vectors in (query, documents))
+        return shared_by_copies(scores(query_vectors, list_vectors, config)[0].numpy(), documents)
 
 
-def reordered(found: Ranking, first: Ranking) -> Ranking:
-    """A list whose first documents have a new order, with new scores: the others follow, with scores below these.
+def reordered(ranking: Ranking, first: Ranking) -> Ranking:
+    """Replace the first documents of a ranking by a new order. The remaining documents follow, with lower scores.
 
     >>> reordered([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("b", 5.0), ("a", 4.0)])
     [('b', 5.0), ('a', 4.0), ('c', 3.0)]
     """
     lowest = min((score for _, score in first), default=0.0)
-    return first + [(doc_id, lowest - number) for number, (doc_id, _) in enumerate(found[len(first) :], 1)]
+    return first + [(doc_id, lowest - number) for number, (doc_id, _) in enumerate(ranking[len(first) :], 1)]
 
 
 class PairScorer:
-    """A ranker's scores."""
+    """Model of a ranker."""
 
     def __init__(self, folder: Path, *, precision: str, **options: Any) -> None:
         """Options are those of `Inference`."""
@@ -158,11 +158,10 @@ class PairScorer:
         self._template = Template.of(self._tokenizer)
 
     def __call__(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """The fp32 scores of each query's documents. Documents with the same text get the same score: it is scored
-        once."""
+        """Compute the fp32 scores of each query's documents. Equal texts of a query are scored once."""
         from sparring.components.models.inference import Pairs
 
-        pairs = [(query, text) for query, own in enumerate(documents) for text in own]
+        pairs = [(query, text) for query, texts in enumerate(documents) for text in texts]
         places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
         tokens = Tokens.of(
             self._tokenizer([*queries, *(text for _, text in places)], add_special_tokens=False)["input_ids"]
@@ -171,4 +170,4 @@ class PairScorer:
         reading = Pairs(self._template, tokens, tokens, self._inference.config.pair_tokens)
         distinct = self._inference.ask(reading, rows) if len(rows) else np.empty(0, np.float32)
         scores = distinct[np.array([places[pair] for pair in pairs], np.int64)]
-        return np.split(scores, np.cumsum([len(own) for own in documents])[:-1])
+        return np.split(scores, np.cumsum([len(texts) for texts in documents])[:-1])

@@ -29,19 +29,19 @@ from sparring.components.systems.documents import Documents, InMemory
 from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, PairScorer, Ranking, reordered
 
 QUERY_CHARACTERS = 4_000
-"""Of one query: no model reads so much of it."""
+"""Maximum length of a query. No model reads more."""
 BATCH_TOKENS = 8_192
 """Tokens that a model reads at a time."""
 
 
 class Hit(NamedTuple):
-    """A document that a query has found."""
+    """A retrieved document."""
 
     doc_id: str
     score: float
-    """By which the documents are in order."""
+    """Score of the last stage. Documents are sorted by it."""
     scores: dict[str, float]
-    """The score of each stage that looked at the document, by the stage's name."""
+    """Score of each stage that scored the document, by the stage's name."""
     title: str
     text: str
 
@@ -91,7 +91,7 @@ class LoadedSystem:
 
     @classmethod
     def _load(cls, folder: Path, *, threads: int, models: Callable[[], Mapping[str, Any]]) -> Self:
-        """The same; Damaged for a file of models or indexes that is truncated or lost."""
+        """Load the system. Raise Damaged if a file of models or indexes is truncated or missing."""
         config = configs.read(folder)
         # Java starts while Python imports torch, to look for a GPU too.
         lexical = {
@@ -152,8 +152,8 @@ class LoadedSystem:
         if not texts:
             return []
         without = [None] * len(texts) if without is None else without
-        found = self._search(texts, k, Seconds() if seconds is None else seconds, without)
-        return found[0] if isinstance(queries, str) else found
+        answers = self._search(texts, k, Seconds() if seconds is None else seconds, without)
+        return answers[0] if isinstance(queries, str) else answers
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[tuple[int, float]]:
         """Order documents for a query by the last ranker: the places of the documents in the list with their scores,
@@ -180,7 +180,7 @@ class LoadedSystem:
         return vectors[0] if isinstance(texts, str) else vectors
 
     def text_of(self, doc_id: str) -> str:
-        """A document as a query; UserError where there is none of this id."""
+        """Return a document's text as a query. Raise UserError if there is no such document."""
         if self.documents.place(doc_id) is None:
             raise UserError(f"id: no document is called {doc_id!r}; accepted: the id of a document")
         return document_text(*self.documents.texts([doc_id])[doc_id])[:QUERY_CHARACTERS]
@@ -190,27 +190,27 @@ class LoadedSystem:
         with self._one_at_a_time:
             rankings, scores = self._rankings(texts, k, spent, without)
         with spent.of("text"):
-            stages = [(name, [dict(found) for found in lists]) for name, lists in scores.items()]
-            shown = [found[:k] for found in rankings[self.config.answer]]
-            known = self.documents.texts([doc_id for found in shown for doc_id, _ in found])
+            tables = {name: [dict(ranking) for ranking in lists] for name, lists in scores.items()}
+            shown = [ranking[:k] for ranking in rankings[self.config.answer]]
+            titles_and_texts = self.documents.texts([doc_id for ranking in shown for doc_id, _ in ranking])
         return [
             [
                 Hit(
                     doc_id,
                     score,
-                    {name: of[q][doc_id] for name, of in stages if doc_id in of[q]},
-                    *known[doc_id],
+                    {name: lists[q][doc_id] for name, lists in tables.items() if doc_id in lists[q]},
+                    *titles_and_texts[doc_id],
                 )
-                for doc_id, score in found
+                for doc_id, score in ranking
             ]
-            for q, found in enumerate(shown)
+            for q, ranking in enumerate(shown)
         ]
 
     def _rankings(
         self, texts: Sequence[str], k: int, spent: Seconds, without: Sequence[str | None]
     ) -> tuple[dict[str, list[Ranking]], dict[str, list[Ranking]]]:
-        """Each stage's rankings, and the scores that it gave itself: those of a ranker are of the first documents
-        alone. Java searches while the retrievers do."""
+        """Return each stage's rankings, and the scores that it computed. A ranker scores the first documents only. Java
+        searches while the retrievers do."""
         config = self.config
         waiting = {name: part(texts, config.length(name, k), without) for name, part in self._lexical.items()}
         rankings, vectors = dict[str, list[Ranking]](), dict[str, np.ndarray]()
@@ -219,9 +219,9 @@ class LoadedSystem:
                 vectors[name] = retriever.encode(texts)
             with spent.of("search"):
                 rankings[name] = retriever.search(vectors[name], config.length(name, k), without)
-        for name, found in waiting.items():
+        for name, wait in waiting.items():
             with spent.of("bm25"):
-                rankings[name] = found()
+                rankings[name] = wait()
         scores = {name: rankings[name] for name, _ in config.of_kind(LexicalStage, DenseStage)}
         for name, stage in config.stages.items():
             if isinstance(stage, FusedStage):
@@ -241,12 +241,12 @@ class LoadedSystem:
     def _scored(
         self, texts: Sequence[str], rankings: list[Ranking], ranker: PairScorer, depth: int, spent: Seconds
     ) -> list[Ranking]:
-        """The ranker's scores of each query's first documents, which stay in their order."""
-        first = [[doc_id for doc_id, _ in found[:depth]] for found in rankings]
+        """Score each query's first documents by the ranker, in their order."""
+        first = [[doc_id for doc_id, _ in ranking[:depth]] for ranking in rankings]
         with spent.of("text"):
-            known = self.documents.texts([doc_id for ids in first for doc_id in ids])
+            documents = self.documents.texts([doc_id for ids in first for doc_id in ids])
         with spent.of("rank"):
-            scores = ranker(texts, [[document_text(*known[doc_id]) for doc_id in ids] for ids in first])
+            scores = ranker(texts, [[document_text(*documents[doc_id]) for doc_id in ids] for ids in first])
         return [list(zip(ids, row.tolist(), strict=True)) for ids, row in zip(first, scores, strict=True)]
 
 
@@ -274,20 +274,18 @@ def _retriever(
     )
 
 
-def _checked(texts: str | Sequence[str], what: str) -> list[str]:
-    """One text or several as a list."""
-    found = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
-    if not all(isinstance(text, str) for text in found):
-        raise UserError(f"{what} must be a string or a list of strings.")
-    return found
+def _checked(texts: str | Sequence[str], argument: str) -> list[str]:
+    """Return one text or many as a list. Raise UserError for anything else."""
+    checked = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    if not all(isinstance(text, str) for text in checked):
+        raise UserError(f"{argument} must be a string or a list of strings.")
+    return checked
 
 
-def _fused(
-    stage: FusedStage, rankings: Mapping[str, list[Ranking]], config: SystemConfig, queries: int
-) -> list[Ranking]:
+def _fused(stage: FusedStage, lists: Mapping[str, list[Ranking]], config: SystemConfig, queries: int) -> list[Ranking]:
     """Fuse the rankings of several stages."""
     lexical = [place for place, name in enumerate(stage.of) if isinstance(config.stages[name], LexicalStage)]
-    return _as_lists(fuse([as_ranking(rankings[name]) for name in stage.of], stage, lexical=lexical), queries)
+    return _as_lists(fuse([as_ranking(lists[name]) for name in stage.of], stage, lexical=lexical), queries)
 
 
 def _reordered(
@@ -296,7 +294,7 @@ def _reordered(
     """Put each query's first documents in the order of the ranker's scores, or of the weighted sums. The remaining
     documents follow, with lower scores."""
     final = []
-    for q, (found, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
+    for q, (ranking, scores) in enumerate(zip(rankings[stage.of], scored, strict=True)):
         if stage.priors:
             priors = [
                 Prior(
@@ -307,7 +305,7 @@ def _reordered(
                 for name, weight in stage.priors.items()
             ]
             scores = weighted(scores, stage.weight, priors)
-        final.append(reordered(found, sorted(scores, key=lambda hit: -hit[1])))
+        final.append(reordered(ranking, sorted(scores, key=lambda hit: -hit[1])))
     return final
 
 
@@ -321,8 +319,7 @@ class Prior(NamedTuple):
 
     @property
     def lowest(self) -> float:
-        """The score of a document that the ranking lacks: its lowest score, or 0 if BM25 found fewer documents than
-        were requested."""
+        """Score of a document that the ranking lacks: the lowest, or 0 if BM25 has fewer documents than requested."""
         complete = self.lexical_k is not None and len(self.ranking) < self.lexical_k
         return 0.0 if complete else min((score for _, score in self.ranking), default=0.0)
 
@@ -336,17 +333,17 @@ def weighted(scored: Ranking, weight: float, priors: Sequence[Prior]) -> Ranking
     """
     tables = [(dict(prior.ranking), prior.weight, prior.lowest) for prior in priors]
     return [
-        (doc_id, sum([weight * score, *(of * scores.get(doc_id, low) for scores, of, low in tables)]))
+        (doc_id, sum([weight * score, *(prior * scores.get(doc_id, low) for scores, prior, low in tables)]))
         for doc_id, score in scored
     ]
 
 
 def as_ranking(lists: Sequence[Ranking]) -> pa.Table:
-    """Lists as one ranking, whose queries are called by their numbers."""
+    """Join lists into one ranking table. Queries are named by their numbers."""
     rows = [
         (str(query), doc_id, rank, score)
-        for query, found in enumerate(lists)
-        for rank, (doc_id, score) in enumerate(found, 1)
+        for query, ranking in enumerate(lists)
+        for rank, (doc_id, score) in enumerate(ranking, 1)
     ]
     columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in RANKING]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, RANKING, strict=True)]
@@ -354,7 +351,7 @@ def as_ranking(lists: Sequence[Ranking]) -> pa.Table:
 
 
 def _as_lists(ranking: pa.Table, queries: int) -> list[Ranking]:
-    """The lists of a ranking that `as_ranking` made."""
+    """Split a ranking of `as_ranking` into lists."""
     lists: list[Ranking] = [[] for _ in range(queries)]
     columns = (ranking[name].to_pylist() for name in ("query_id", "doc_id", "score"))
     for query, doc_id, score in zip(*columns, strict=True):

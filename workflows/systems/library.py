@@ -112,10 +112,10 @@ class Library:
             from sparring.components.retrieval import index
 
             opened = self._once(lambda: _faiss(folder, search, threads), dense.index, search.model_dump_json())
-            how = quantised.read(path)
+            quantiser = quantised.read(path)
             return (
                 lambda queries, order, k: index.search(
-                    opened, queries if how is None else how.queries(queries), order, k
+                    opened, queries if quantiser is None else quantiser.queries(queries), order, k
                 ),
                 index.reader(opened),
             )
