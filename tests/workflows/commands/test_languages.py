@@ -161,7 +161,8 @@ def system(folder: Path, language: str, texts: list[str]) -> Path:
     lucene_index(folder / "made", toy.INLINE, data=data, config=LuceneIndexConfig(language=language))
     (folder / "made" / INDEX).rename(folder / "lucene")
     analysis = LuceneIndexConfig(language=language).model_dump(mode="json")
-    tree = {"version": 1, "name": "BM25", "documents": len(ids), "lexical": {"analysis": analysis, "k": 10}}
+    stage = {"kind": "lexical", "analysis": analysis, "k": 10}
+    tree = {"version": 2, "name": "BM25", "documents": len(ids), "stages": {"bm25": stage}}
     config = SystemConfig.model_validate(tree)
     (folder / "system.json").write_text(config.model_dump_json())
     jsonl(
@@ -182,4 +183,4 @@ def test_an_exported_program_analyzes_as_search_does(tmp_path: Path) -> None:
     printed = searching.by_examples(asked)
     assert [[[doc_id for doc_id in ids if doc_id] for ids in lists] for lists in printed] == found
     assert all(lists[0][:1] == ["d0"] for lists in found[:3])
-    assert json.loads((tmp_path / "any" / "system.json").read_text())["lexical"]["analysis"]["language"] == "any"
+    assert json.loads((tmp_path / "any" / "system.json").read_text())["stages"]["bm25"]["analysis"]["language"] == "any"
