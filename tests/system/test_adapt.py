@@ -108,10 +108,11 @@ def test_neighbours_compete_by_what_they_do_for_queries_that_did_not_choose_them
     measure = adapted.metrics()["deploy"]["measure"]
     assert value == means(per_query(pq.read_table(chose / "ranking.parquet"), qrels, [measure]))[measure]
     assert adapted("export", str(tmp_path / "out"), "--system", name) == 0
-    dense = json.loads((tmp_path / "out" / "system" / "system.json").read_text())["dense"]
-    assert dense["neighbours"] == best(chose).model_dump(mode="json")
+    stages = json.loads((tmp_path / "out" / "system" / "system.json").read_text())["stages"]
+    neighbours = {key: value for key, value in stages["neighbours"].items() if key not in ("kind", "of")}
+    assert neighbours == best(chose).model_dump(mode="json")
     own = pq.read_table(adapted.artifact(f"{name} (test)") / "ranking.parquet").to_pylist()
-    assert dense["neighbours"]["context"] < 10 < len(own) / 4
+    assert neighbours["context"] < 10 < len(own) / 4
     asked = pq.read_table(adapted.artifact("data") / "queries.parquet", filters=[("split", "=", "test")]).to_pylist()
     system = LoadedSystem.load(tmp_path / "out" / "system", threads=1)
     for query in asked:

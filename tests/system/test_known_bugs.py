@@ -63,7 +63,7 @@ SEEN_BY = {
         "workflows/steps/test_mine.py::a_querys_draw_does_not_depend_on"
     ],
     "the exported model is another": [
-        "workflows/commands/test_export.py::other_vectors_than_ours_are_not_exported",
+        "components/retrieval/kinds/test_dense.py::other_vectors_than_ours_are_not_exported",
         "system/test_coder.py::the_exported_retriever_makes_the_vectors_that_were_searched",
     ],
     "reciprocal rank fusion counts from 0, or ranks what a system did not find": [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from sparring.components.config import UserError, did_you_mean, listing
+from sparring.components.config import Damaged, UserError, did_you_mean, listing
 from sparring.components.evaluation.selection import FILE as SELECTION
 from sparring.components.files import read_json
 from sparring.components.systems.config import VERSION, SystemConfig
@@ -111,6 +111,8 @@ def _named(name: str) -> Iterator[None]:
     """Name the system in a UserError."""
     try:
         yield
+    except Damaged:
+        raise
     except UserError as error:
         raise UserError(f"--system: {name!r} cannot be deployed: {error}") from None
 

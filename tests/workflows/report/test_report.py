@@ -26,7 +26,7 @@ from sparring.workflows.running.executor import execute
 from sparring.workflows.steps.evaluate import EntropyConfig, evaluate, results
 from sparring.workflows.store.dag import Step, graph, step
 from sparring.workflows.store.store import Store
-from sparring.workflows.systems.rows import System, SystemCost
+from sparring.workflows.systems.rows import Row, SystemCost
 
 QUERY_COUNT, DEPTH = 60, 20
 MEASURES = ["RR@10", "R@5"]
@@ -81,7 +81,7 @@ GAME: list[tuple[str, int | None, float]] = [
 ]
 
 
-def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[System]]:
+def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[Row]]:
     """A recipe's graph: what is wanted, the results among it, and the systems."""
     data = step("data", ingest)
     systems = []
@@ -100,7 +100,7 @@ def game(seeds: tuple[int, ...] = (1, 2, 3)) -> tuple[list[Step], Step, list[Sys
                 measures=MEASURES,
                 entropy=EntropyConfig() if "retriever" in system.split() else None,
             )
-            systems.append(System(system, number, "things", "test", seed, measured, data, ranking))
+            systems.append(Row(system, number, "things", "test", seed, measured, data, ranking))
     pairs = [("retriever 2", "warm retriever"), ("control: in-batch", "warm retriever"), ("BM25", "retriever 2")]
     asked = [{"system": system, "baseline": baseline} for system, baseline in pairs]
     last = step("results", results, systems=[one.inputs() for one in systems], comparisons=asked, rounds=2000)
@@ -182,7 +182,7 @@ def test_beside_its_cost_a_system_has_its_measure_on_the_collection_itself(tmp_p
         {"system": "BM25", "collection": collection, "split": "test", "measure": "R@5", "value": value}
         for collection, value in (("things", 0.25), ("others", 1.0), ("things", 0.75), ("others", 1.0))
     ]
-    (cost,) = costs([SystemCost("BM25", ())], Store(tmp_path), rows)
+    (cost,) = costs([SystemCost(system="BM25")], Store(tmp_path), rows)
     assert cost["value"] == 0.5
 
 
@@ -232,7 +232,7 @@ def test_a_page_begins_with_what_it_has(played: tuple[Path, dict[str, Any], Stor
     wanted, last, systems = game()
     others = [replace(one, round=None) for one in systems]
 
-    def said(results: Step | None, systems: list[System], unmeasured: str = "") -> str:
+    def said(results: Step | None, systems: list[Row], unmeasured: str = "") -> str:
         report.write(
             tmp_path,
             title="A run",

@@ -12,7 +12,7 @@ from sparring.workflows.report import scores as told
 from sparring.workflows.report.scores import Scores
 from sparring.workflows.store.dag import Step, step
 from sparring.workflows.store.store import WRITTEN, Store
-from sparring.workflows.systems.rows import System
+from sparring.workflows.systems.rows import Row
 from tests.support import steps
 
 
@@ -21,10 +21,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def system(name: str, **options: Any) -> System:
+def system(name: str, **options: Any) -> Row:
     """A system that was measured by a step of its own."""
     metrics, data = (step(f"{name} {options} {of}", steps.write, text=f"{name} {options} {of}") for of in "md")
-    return System(
+    return Row(
         **{
             "name": name,
             "round": None,
