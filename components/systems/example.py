@@ -14,7 +14,6 @@ from sparring.components.systems.config import (
     LexicalStage,
     NeighboursStage,
     RankerStage,
-    Stage,
     SystemConfig,
 )
 
@@ -33,7 +32,7 @@ os.chdir(os.path.dirname(os.path.abspath(__file__)))
 stages = json.load(open("{SYSTEM}"))["stages"]
 query, k = (sys.argv[1:] or sys.exit(__doc__))[0], int([*sys.argv[2:], 10][0])
 documents = {{d["_id"]: f"{{d['title']}} {{d['text']}}".strip() for d in map(json.loads, open("{DOCUMENTS}", "rb"))}}
-scores = {{}}  # of each stage, by document, best first
+scores, kept = {{}}, {{}}  # scores of each stage, by document, best first
 """
 STAGE = """
 stage = stages["NAME"]
@@ -78,7 +77,12 @@ hits = sorted((-s, list(documents)[i], i) for s, i in zip(hits[0][0].tolist(), h
 rows = {id: i for s, id, i in hits[: stage["k"]]}
 scores["NAME"] = {id: -s for s, id, i in hits[: stage["k"]]}
 """
+KEPT = """\
+getattr(index, "make_direct_map", lambda: None)()  # an inverted file needs it to return vectors
+kept["NAME"] = vector, index, rows
+"""
 NEIGHBOURS = """\
+vector, index, rows = kept["OF"]
 # Two elements, the query or one of its first documents, are neighbours if each is among the other's k nearest.
 ranked = list(scores["OF"])
 first = index.reconstruct_batch(np.array([rows[id] for id in ranked[: stage["context"]]], "int64"))
@@ -170,17 +174,19 @@ print(*(f"{id}\t{documents[id][:80]}" for id in list(scores["ANSWER"])[:k]), sep
 def example(config: SystemConfig) -> str:
     """Write the program."""
     java = JAVA if any(config.of_kind(LexicalStage)) else ""
-    stages = [STAGE + _lines(stage) for stage in config.stages.values()]
+    stages = [STAGE + _lines(config, name) for name in config.stages]
     named = [text.replace("NAME", name) for name, text in zip(config.stages, stages, strict=True)]
     return "".join([_about(config), _imports(config), java, DATA, *named, PRINTED.replace("ANSWER", config.answer)])
 
 
-def _lines(stage: Stage) -> str:
+def _lines(config: SystemConfig, name: str) -> str:
     """Return the lines that compute a stage's scores."""
+    stage = config.stages[name]
     if isinstance(stage, LexicalStage):
         return _words(stage)
     if isinstance(stage, DenseStage):
-        return (RETRIEVER if stage.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)) + NEAR
+        encode = RETRIEVER if stage.dimensions is None else RETRIEVER.replace("encode_query([query])", CUT)
+        return encode + NEAR + (KEPT if config.reads_vectors(name) else "")
     if isinstance(stage, NeighboursStage):
         in_range = IN_RANGE if stage.geometric == "max-min" else ""
         return NEIGHBOURS.replace("ROUNDING", str(ROUNDING)).replace("IN_RANGE", in_range).replace("OF", stage.of)

@@ -342,6 +342,9 @@ def test_the_run_s_own_index_with_the_numbers_that_it_was_searched_with(
             hits = system.search([text], 20)[0]
             assert [hit.doc_id for hit in hits] == [doc_id for doc_id, _ in own[query]]
             assert [hit.score for hit in hits] == pytest.approx([score for _, score in own[query]], abs=1e-5)
+        wanted = [(to / "system", list(asked(place).values())[:2], 12)]
+        (lists,) = searching.by_systems(wanted)
+        assert searching.by_examples(wanted) == [[[hit["doc_id"] for hit in hits] for hits in lists]]
     monkeypatch.setattr(index, "holds_vectors", lambda _: False)
     said()
     assert place("export", str(tmp_path / "no"), "--system", deployed.NEIGHBOURS) == 2
