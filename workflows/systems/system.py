@@ -59,7 +59,7 @@ class Cost:
         return [node for node in self.index if node.fingerprint not in made_from]
 
     def __add__(self, more: Cost) -> Cost:
-        """Both costs, each step once."""
+        """Add two costs. A step that both have counts once."""
         return Cost(
             index=_steps([*self.index, *more.index]),
             expand=_times([*self.expand, *more.expand]),
@@ -183,7 +183,7 @@ class Computed(System):
     reason: str
     """Why it cannot be deployed, as the end of "its ranking ..."."""
     price: Cost = Cost()
-    """What it costs, as far as the recipe says."""
+    """Cost that the recipe states."""
     only: str | None = None
     """The only split that can be ranked. If None, all can."""
     lexical: bool = False
@@ -196,7 +196,7 @@ class Computed(System):
         return self.rankings(split)
 
     def cost(self, split: str) -> Cost:
-        """What the recipe says."""
+        """Return the cost that the recipe states."""
         return self.price
 
     @property
