@@ -14,11 +14,13 @@ from sparring.components.config import UserError
 from sparring.workflows.distributed import nodes
 from sparring.workflows.distributed.cluster import Cluster, TrainPool
 from sparring.workflows.distributed.machine import Machine, resolve_machine
+from sparring.workflows.distributed.session import ray_session
 
 
 @pytest.fixture
 def joined(ray: Machine) -> Cluster:
     """The profile of a run that joins the session of the tests."""
+    ray_session(ray.cluster)  # a command that another test ran in this process has left the session
     return ray.cluster.model_copy(update={"address": "auto"})
 
 
