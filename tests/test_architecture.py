@@ -91,7 +91,7 @@ def test_the_layout_is_what_is_on_disk() -> None:
 # Recipes, configs, steps
 
 
-@pytest.mark.parametrize("recipe", loading.names())
+@pytest.mark.parametrize("recipe", loading.recipe_names())
 def test_a_recipe_has_a_config_and_builds_a_graph(recipe: str) -> None:
     module = importlib.import_module(f"sparring.workflows.recipes.{recipe}")
     assert issubclass(module.Config, Config)
@@ -112,7 +112,7 @@ def reachable(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def configs() -> list[type[BaseModel]]:
     """Every config that a file can hold: from recipes, sources and profiles."""
-    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in loading.names()]
+    tops = [importlib.import_module(f"sparring.workflows.recipes.{recipe}").Config for recipe in loading.recipe_names()]
     tops += [importlib.import_module(f"sparring.components.sources.{format}").Source for format in sources.formats()]
     tops += [
         importlib.import_module("sparring.workflows.distributed.cluster").Cluster,

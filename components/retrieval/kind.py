@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pydantic import SerializeAsAny, WrapValidator
 
 from sparring.components import modules
-from sparring.components.config import Config, UserError, listing, parse
+from sparring.components.config import Config, Invalid, UserError, listing, parse
 from sparring.components.data.ragged import Ragged
 from sparring.components.data.tokenizers import MODEL_CONFIG
 from sparring.components.data.vectors import stored_kind
@@ -213,7 +213,7 @@ def _of_its_kind(value: Any, validate: Callable[[Any], Any]) -> Any:
         config = kind_named(name).config
         return value if isinstance(value, config) else parse(config, value, where=f"kind {name}")
     except UserError as error:
-        raise ValueError(str(error)) from None
+        raise Invalid(str(error), error.code) from None
 
 
 RetrieverConfig = Annotated[SerializeAsAny[DualEncoderConfig], WrapValidator(_of_its_kind)]

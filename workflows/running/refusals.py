@@ -36,7 +36,7 @@ def _questions(nodes: Iterable[Step]) -> dict[tuple[Any, str], _Question]:
     return questions
 
 
-def asked_by_all(first: Iterable[Step], *rest: Iterable[Step]) -> list[Step]:
+def select_shared_checks(first: Iterable[Step], *rest: Iterable[Step]) -> list[Step]:
     """Return those of the first steps whose check occurs in each of the remaining groups of steps too."""
     shared = [_questions(nodes).keys() for nodes in rest]
     return [question.step for key, question in _questions(first).items() if all(key in keys for keys in shared)]

@@ -22,7 +22,7 @@ from sparring.components.config import UserError
 from sparring.components.files import remove, write_json
 from sparring.workflows.distributed.cluster import Cluster
 from sparring.workflows.program import without_passwords
-from sparring.workflows.running.polling import repeated
+from sparring.workflows.running.polling import repeat
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.progress import read_progress
 from sparring.workflows.store.store import Store
@@ -177,7 +177,7 @@ def track_step(tracker: Tracker | None, series: str, out: Path) -> Iterator[None
         yield
         return
     try:
-        with repeated(POLL_SECONDS, lambda: _send(tracker, series, out)):
+        with repeat(POLL_SECONDS, lambda: _send(tracker, series, out)):
             yield
     finally:
         tracker.send_training(series, out)
