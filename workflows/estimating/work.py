@@ -13,7 +13,7 @@ import numpy as np
 
 from sparring.components.config import listing
 from sparring.components.models.shape import predicted_at_once, shape_of
-from sparring.components.retrieval.kind import DEFAULT, kind_named
+from sparring.components.retrieval.kind import DEFAULT, index_kind_named, kind_named
 from sparring.components.training.terms import declared
 from sparring.workflows.estimating.site import Pool, Site
 from sparring.workflows.estimating.sizes import (
@@ -242,8 +242,9 @@ def _start(site: Site, inputs: Inputs) -> Work:
 
 def _lucene_index(site: Site, inputs: Inputs) -> Work:
     data, needs = inputs.data, (Need("Java", HEAP, "one"),)
-    tokens, texts = data.documents * float(np.mean(data.document_lengths)), 0.5 * data.documents * data.characters
-    return Work(amount=tokens, makes=data, pool="java", kept=texts + 30 * data.documents, scratch=texts, needs=needs)
+    tokens = data.documents * float(np.mean(data.document_lengths))
+    kept = data.documents * index_kind_named("lexical").index_shape("", data.documents, data.characters).bytes
+    return Work(amount=tokens, makes=data, pool="java", kept=kept, scratch=kept, needs=needs)
 
 
 def _lucene_search(site: Site, inputs: Inputs) -> Work:
