@@ -151,6 +151,15 @@ def test_a_step_takes_a_place_a_machine_and_named_inputs() -> None:
         assert function.__doc__
 
 
+COMPARED = re.compile(r"\.function(\.__name__)? (is|==|!=|in|not in) ")
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if "workflows" in path.parts], ids=name)
+def test_a_steps_description_and_not_its_function_says_what_others_need(path: Path) -> None:
+    """Knowledge flows forward: see `Description` in `workflows.store.dag`."""
+    assert not [line for line in path.read_text().splitlines() if COMPARED.search(line)]
+
+
 # Modules
 
 

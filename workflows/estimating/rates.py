@@ -130,12 +130,12 @@ class Rates:
 
 
 def short_name(function: str) -> str:
-    """The module and the name of a step function."""
+    """Shorten a step function's dotted path to its module and its name."""
     return ".".join(function.rsplit(".", 2)[-2:])
 
 
 def rate_key(name: str, work: Work) -> str:
-    """What steps with the same rate have in common; empty if no model computes."""
+    """Name the rate of a step's model, which other steps may share. Empty if no model computes."""
     if work.model is None or not work.use:
         return ""
     config = work.model.config
@@ -192,7 +192,7 @@ def learn_rates(site: Site, store: Store) -> dict[str, float]:
 
 
 def _resolved(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """The inputs in a record, with sizes in the place of artifacts."""
+    """Replace the artifacts in a record's inputs by their sizes."""
     if isinstance(value, dict):
         if value.keys() == {"step"}:
             return sizes.get(value["step"], UNKNOWN)
@@ -212,7 +212,7 @@ def slowness() -> tuple[float, float]:
 
 
 def _loop() -> int:
-    """Some Python and some NumPy."""
+    """Run some Python and some NumPy."""
     numbers = np.random.default_rng(0).integers(0, 1000, 40_000)
     counts: dict[int, int] = {}
     for number in np.sort(numbers).tolist():

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def repeat(seconds: float, do: Callable[[], None]) -> Iterator[None]:
+def repeated(seconds: float, do: Callable[[], None]) -> Iterator[None]:
     """Do it every so many seconds, in a thread of its own, until the block ends."""
     stop = threading.Event()
 

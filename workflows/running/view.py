@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from sparring.workflows.quantities import between
 from sparring.workflows.running.forecast import Forecast
-from sparring.workflows.running.polling import repeat
+from sparring.workflows.running.polling import repeated
 from sparring.workflows.store.progress import PROGRESS, describe, read_progress
 
 STARTED, FIRST, LONGEST = 2.0, 15.0, 120.0
@@ -26,7 +26,7 @@ def progress_view(forecast: Forecast | None = None) -> Iterator["ProgressView"]:
     """Draw a view until the block ends."""
     view = ProgressView(forecast)
     try:
-        with repeat(0.25, view.look):
+        with repeated(0.25, view.look):
             yield view
     finally:
         view._write("")

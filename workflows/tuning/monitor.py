@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sparring.components.config import UserError
-from sparring.workflows.running.polling import repeat
+from sparring.workflows.running.polling import repeated
 from sparring.workflows.running.tracking import Tracker
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
@@ -43,7 +43,7 @@ class Monitor:
         """Show and track the running trials until the block ends."""
         live = sys.stderr.isatty()
         try:
-            with repeat(SECONDS[live], self._show):
+            with repeated(SECONDS[live], self._show):
                 yield
         finally:
             if live:

@@ -1,4 +1,4 @@
-"""Dense retrieval: a text is one vector, and vectors are compared by inner product, exactly or with a FAISS index."""
+"""Dense retrieval: each text is one vector. Vectors are compared by inner product, exactly or with a FAISS index."""
 
 from __future__ import annotations
 
