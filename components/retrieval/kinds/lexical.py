@@ -20,10 +20,8 @@ from sparring.components.retrieval.lucene_search import Searcher
 
 T = TypeVar("T")
 
-INDEX = "index"
-"""The folder of the Lucene index."""
 ABOUT = "sparring.json"
-"""The file in that folder that says how documents were analyzed and how many there are."""
+"""The file in an index's folder that says how documents were analyzed and how many there are."""
 DOCUMENTS_AT_ONCE = 2_000
 BLANK = "".join(map(chr, range(33)))
 """Characters that Java strips before it calls a document empty."""
@@ -74,7 +72,7 @@ class Lexical(IndexKind):
 
     def index_files(self, factory: str, files: int) -> list[IndexFile]:
         """Build one index over all documents, because BM25 weighs a word by its documents in the whole collection."""
-        return [IndexFile(INDEX, 0, files)]
+        return [IndexFile(lucene.INDEX, 0, files)]
 
     def build_index(
         self,

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparring.components.data.tables import DOCUMENTS
-from sparring.components.retrieval import kind
+from sparring.components.retrieval import kind, lucene
 from sparring.components.retrieval.kinds import lexical
-from sparring.components.retrieval.kinds.lexical import INDEX, Lexical
+from sparring.components.retrieval.kinds.lexical import Lexical
 
 
 def test_it_has_an_index_and_no_model() -> None:
@@ -22,7 +22,7 @@ def test_it_has_an_index_and_no_model() -> None:
 
 @pytest.mark.parametrize("files", [1, 5])
 def test_one_index_covers_all_documents(files: int) -> None:
-    assert Lexical().index_files("", files) == [kind.IndexFile(INDEX, 0, files)]
+    assert Lexical().index_files("", files) == [kind.IndexFile(lucene.INDEX, 0, files)]
 
 
 def test_documents_are_read_some_at_a_time_and_blank_ones_are_counted(
