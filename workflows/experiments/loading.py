@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from sparring.components import modules
-from sparring.components.config import Config, Invalid, UserError, listing, parse
+from sparring.components.config import Config, Invalid, UserError, leading_key, listing, parse
 from sparring.components.sources.table_files import KINDS, kind_of
 from sparring.components.systems.config import SYSTEM
 from sparring.components.yaml_files import read_based, read_yaml
@@ -300,10 +300,9 @@ def _build(recipe: ModuleType, config: Any, path: Path) -> Outcome:
                 raise ValueError(f"recipe: {recipe.__name__}.build returned {kind}; accepted: an Outcome")
             if isinstance(config, CollectionConfig):  # else several collections or experiments, and no system leads
                 outcome = selection.selected(outcome, config)
-    except Invalid as error:
-        raise UserError(str(error), key=error.key, code=error.code).within(str(path)) from None
     except ValueError as error:
-        raise UserError(str(error)).within(str(path)) from None
+        key, code = (error.key, error.code) if isinstance(error, Invalid) else (None, "invalid")
+        raise UserError(f"{path}: {error}", key=key or leading_key(str(error)) or str(path), code=code) from None
     finally:
         _being_built.reset(token)
     return outcome

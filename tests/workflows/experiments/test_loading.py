@@ -85,7 +85,7 @@ def test_a_recipe_that_cannot_be_had_is_named(
 @pytest.mark.parametrize(
     ("assignment", "key", "code"),
     [
-        ("retriever.epochs=3", "retriever.epochs", "unknown-key"),
+        ("retriever.colour=3", "retriever.colour", "unknown-key"),
         ("recipe=nothing", "recipe", "unknown-recipe"),
         ("tokens.max_tokens=4", "query_tokens", "too-many-tokens"),
         ("scale=tiny", "scale", "unknown-scale"),
