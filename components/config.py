@@ -59,9 +59,11 @@ def leading_key(line: str) -> str:
 class Invalid(ValueError):
     """A mistake in a value of a config, with its code. `parse` reports it with its key."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, key: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.key = key
+        """Dotted key, if the message does not begin with it."""
 
 
 class Damaged(UserError):

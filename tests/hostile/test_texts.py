@@ -224,7 +224,7 @@ def test_damaged_requests(size: Cases, tmp_path: Path) -> None:
 
 def test_a_note_that_is_nested_too_deeply_is_none(tmp_path: Path) -> None:
     (tmp_path / running.FILE).write_text("[" * 100_000)
-    assert running.asked(tmp_path, "x", "r", "query", 3) is None
+    assert running.ask(tmp_path, "x", "r", "query", 3) is None
 
 
 @pytest.mark.parametrize("key", ["_id", "title", "text"])
@@ -265,7 +265,7 @@ def test_a_damaged_note_of_a_running_service(size: Cases, tmp_path: Path, monkey
 
     def case(done: list[Damage]) -> str:
         (tmp_path / running.FILE).write_bytes(raw(json.dumps(tree).encode(), done))
-        assert running.asked(tmp_path, "x", "r", "query", 3) is None
+        assert running.ask(tmp_path, "x", "r", "query", 3) is None
         return "refused"
 
     assert counted(size, case, damages)["refused"]
@@ -280,7 +280,7 @@ def test_a_note_that_names_another_machine_is_not_followed(tmp_path: Path, monke
     for host in ("localhost", "127.0.0.1", "192.0.2.7"):
         tree = {"url": f"http://{host}:9", "pid": os.getpid(), "identity": "x", "systems": ["r"]}
         (tmp_path / running.FILE).write_text(json.dumps({**tree, "limits": LIMITS}))
-        assert running.asked(tmp_path, "x", "r", "query", 3) is None
+        assert running.ask(tmp_path, "x", "r", "query", 3) is None
     assert asked_for == ["http://localhost:9/health", "http://127.0.0.1:9/health"]
 
 

@@ -15,6 +15,7 @@ from sparring.components.models.configs import (
     BASE,
     RANKER_CODE,
     Base,
+    Pretrained,
     ResolvedCrossEncoderConfig,
     ResolvedDualEncoderConfig,
 )
@@ -22,8 +23,6 @@ from sparring.components.models.model_card import Measures, Origin, StartModel
 from sparring.workflows.experiments.loading import Experiment
 from sparring.workflows.report.finished import Json
 from sparring.workflows.report.metrics import METRICS
-from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.start import start
 from sparring.workflows.store.availability import finished
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
@@ -63,7 +62,8 @@ def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -
     outcome, record = experiment.outcome, finished(store, model)
     learnt, unplayed = _of_weights(model, store)
     nodes, read = graph([learnt]), collections_read([learnt])
-    starts = dict.fromkeys(node.inputs["config"].model for node in nodes if node.function is start)
+    begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
+    starts = dict.fromkeys(config.model for config in begun)
     own_row = next((row for row in outcome.rows if _is_of(row, model)), None)
     home = outcome.data.fingerprint
     elsewhere = bool(read) and home not in [node.fingerprint for node in read]  # trained there, and measured here
@@ -107,7 +107,7 @@ def collections_read(models: Iterable[Step]) -> list[Step]:
     """Return the collections that models were trained on. Empty if there was no training."""
     nodes = graph(models)
     trained = any(node.description.models == "training" for node in nodes)
-    return [node for node in nodes if trained and node.function is ingest]
+    return [node for node in nodes if trained and node.description.makes == "collection"]
 
 
 def collection_name(data: Step, outcome: Outcome) -> str:

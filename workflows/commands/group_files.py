@@ -11,8 +11,6 @@ from sparring.components.sources import flagembedding, sentence_transformers, te
 from sparring.components.sources.records import Document
 from sparring.components.sources.training_groups import Given
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.steps.mine import mine
-from sparring.workflows.steps.score import score_groups
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.store import Store
 
@@ -30,8 +28,8 @@ CANDIDATES = 100_000
 def made(experiment: Experiment, store: Store) -> list[Step]:
     """Return a run's finished steps that made groups. Groups with a ranker's scores replace the same groups without.
     UserError if there are none."""
-    nodes = [node for node in graph(experiment.wanted) if node.function in (mine, score_groups)]
-    scored = {node.inputs["groups"].fingerprint for node in nodes if node.function is score_groups}
+    nodes = [node for node in graph(experiment.wanted) if node.description.makes in ("groups", "taught groups")]
+    scored = {node.inputs["groups"].fingerprint for node in nodes if node.description.makes == "taught groups"}
     done = [node for node in nodes if store.record(node) is not None and node.fingerprint not in scored]
     if not done:
         raise UserError("--groups: the run has made no groups; accepted: a run that trained on groups")

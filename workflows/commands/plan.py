@@ -10,7 +10,7 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.models.capabilities import can_be_read
 from sparring.components.models.configs import Pretrained
-from sparring.components.retrieval.lucene import analyzer_name
+from sparring.components.retrieval.lucene import AnalyzerConfig, analyzer_name
 from sparring.components.sources.own_queries import undecided
 from sparring.workflows import ROOT
 from sparring.workflows.commands import languages
@@ -33,9 +33,6 @@ from sparring.workflows.running.executor import missing_for, source_changes
 from sparring.workflows.running.plan import defaults_text, plan_text
 from sparring.workflows.running.refusals import Refusals
 from sparring.workflows.running.tracking import check_installed
-from sparring.workflows.steps.evaluate import evaluate
-from sparring.workflows.steps.ingest import ingest
-from sparring.workflows.steps.lucene import lucene_index
 from sparring.workflows.store.dag import Step, graph
 from sparring.workflows.store.planner import pending
 from sparring.workflows.store.store import Store
@@ -76,7 +73,7 @@ def call(arguments: argparse.Namespace) -> None:
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
-    if "tune" in loading.tree_of(paths[0], arguments.assignments):
+    if "tune" in loading.read_tree(paths[0], arguments.assignments):
         tuned = read_tuning(argparse.Namespace(**vars(arguments), config=paths[0]))
     if arguments.estimate or assumed:
         profile = profile or clusters.read_cluster(ROOT / "cluster" / "laptop.yaml")
@@ -112,7 +109,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 def _analyzers(nodes: Sequence[Step]) -> list[str]:
     """Describe how BM25 analyzes text."""
-    configs = [node.inputs["config"] for node in nodes if node.function is lucene_index]
+    configs = [value for node in nodes for value in node.inputs.values() if isinstance(value, AnalyzerConfig)]
     lines = [f"BM25: `bm25.index.language: {config.language}` ({analyzer_name(config)})" for config in configs]
     return list(dict.fromkeys(lines))
 
@@ -121,11 +118,14 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
     """Report languages that do not fit each other, in collections whose files are here and can be read."""
     lines: list[str] = []
     analyzers = {
-        node.inputs["data"].fingerprint: node.inputs["config"] for node in nodes if node.function is lucene_index
+        node.inputs["data"].fingerprint: value
+        for node in nodes
+        for value in node.inputs.values()
+        if isinstance(value, AnalyzerConfig)
     }
     begun = [value for node in nodes for value in node.inputs.values() if isinstance(value, Pretrained)]
     for node in nodes:
-        if node.function is not ingest or node.inputs["source"].missing():
+        if node.description.makes != "collection" or node.inputs["source"].missing():
             continue
         try:
             spoken = languages.look(node.inputs["source"])
@@ -142,9 +142,9 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
 def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
     """Yield a remark for each collection whose queries are documents, until the config says what to do with these.
     Skip sources that are read only for their judgements."""
-    searched = {before.fingerprint for node in nodes if node.function is not evaluate for before in node.upstream}
+    searched = {before.fingerprint for node in nodes if node.part != "evaluation" for before in node.upstream}
     for node in nodes:
-        if node.function is ingest and node.fingerprint in searched:
+        if node.description.makes == "collection" and node.fingerprint in searched:
             record = store.record(node)
             with suppress(UserError):  # of files that cannot be read, which is the run's to say
                 remark = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")

@@ -72,7 +72,7 @@ def _exported(arguments: argparse.Namespace) -> list[Hit]:
             raise UserError(f"{key}: an exported system searches as its system.json says; accepted: with a config")
     folder, config = arguments.config, configs.read(arguments.config)
     k = _k(arguments, config)
-    hits = running.asked(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
+    hits = running.ask(folder, running.identity_of_folder(folder), config.name, arguments.query, k, arguments.id)
     if hits is not None:
         return hits
     return _found(LoadedSystem.load(folder, threads=cores(), models=_models(arguments)), arguments, k)
@@ -86,7 +86,7 @@ def _of_run(arguments: argparse.Namespace) -> list[Hit]:
     identity = running.identity(experiment, store_root(arguments))
     called = deployable.LAST if system is None else system.name
     k = USUAL if arguments.k is None else arguments.k
-    hits = running.asked(experiment.run, identity, called, arguments.query, k, arguments.id)
+    hits = running.ask(experiment.run, identity, called, arguments.query, k, arguments.id)
     if hits is None:
         from sparring.workflows.systems import library
 

@@ -113,7 +113,7 @@ def other_runs(arguments: argparse.Namespace) -> str:
             f"; {missing} is not here, by which numbers of this config are chosen: a run of it may be finished, "
             "and its folder stands for the config"
         )
-    runs = [run for run in loading.others(experiment) if (run / REPORT).is_file()]
+    runs = [run for run in loading.other_runs(experiment) if (run / REPORT).is_file()]
     return f"; or give another run's folder in place of the config: {listing(runs)}" if runs else ""
 
 

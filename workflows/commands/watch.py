@@ -9,7 +9,7 @@ from pathlib import Path
 from sparring.components.config import UserError, listing
 from sparring.components.yaml_files import read_yaml
 from sparring.workflows.estimating.run_time import read_estimate
-from sparring.workflows.experiments.loading import CONFIG, Experiment, others
+from sparring.workflows.experiments.loading import CONFIG, Experiment, other_runs
 from sparring.workflows.quantities import between
 from sparring.workflows.report.differences import changes, text_of
 from sparring.workflows.report.run_folder import is_at_work
@@ -114,7 +114,7 @@ def view(experiment: Experiment, store: Store, waiting: list[Step], again: str) 
     lines += [_busy(node, store, held) for node in busy]
     if waiting and not busy:
         lines.append(f"  nothing is running; resume with: {again} (and the --cluster that it had)")
-    if waiting and not busy and (runs := others(experiment)):
+    if waiting and not busy and (runs := other_runs(experiment)):
         lines.append("  other runs of this config, which `show` takes too:")
         lines += [f"    {folder}{_set(experiment, folder)}" for folder in runs]
     lines += [f"  failed: {node.label}: {line}" for node in waiting if node not in busy and (line := _why(node, store))]
@@ -160,7 +160,7 @@ def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str
 
 def _kept(node: Step, store: Store) -> str:
     """Say from where a stopped step continues."""
-    if node.function.__name__ != "train":
+    if node.description.models != "training":
         return "what was saved of it is kept"
     saved = [int(path.name.partition("-")[2]) for path in store.path(node).glob("checkpoints/update-[0-9]*")]
     return f"it goes on from update {max(saved):,}" if saved else "no checkpoint was saved yet: it begins anew"

@@ -16,7 +16,6 @@ from sparring.components.yaml_files import Assignments
 from sparring.workflows.experiments import loading
 from sparring.workflows.stages.sizes import tables
 from sparring.workflows.steps.pictures import along
-from sparring.workflows.steps.sentences import similarity, transfer
 from sparring.workflows.store.dag import in_phase, relabelled, step
 from sparring.workflows.systems.phases import EVALUATION
 from sparring.workflows.systems.rows import Outcome, Row, gathered, labels_apart, system_names
@@ -155,7 +154,7 @@ def _check_sets(systems: list[Row]) -> None:
     """Raise ValueError if labelled sets of one name have different data: ids do not tell sentences apart."""
     sets: dict[tuple[str, str], Row] = {}
     for system in systems:
-        if system.metrics.function not in (similarity, transfer):
+        if system.encoder is None:
             continue
         first = sets.setdefault((system.collection, system.split), system)
         if first.data.fingerprint != system.data.fingerprint:

@@ -101,7 +101,7 @@ def build(config: Config) -> Outcome:
 
 def _check_held_out(config: Config) -> None:
     """Raise ValueError if the experiment holds out splits that a fold does not make: a fold's splits replace them."""
-    data = loading.tree_of(Path(config.experiment), config.sets).get("data")
+    data = loading.read_tree(Path(config.experiment), config.sets).get("data")
     held = data.get("hold_out") if isinstance(data, dict) else None
     if further := [split for split in held or () if split not in SPLITS]:
         raise ValueError(

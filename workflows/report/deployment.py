@@ -61,7 +61,8 @@ def deployment(
         for entry in metrics["means"]
         if entry["system"] == BM25 and all(entry[key] == mean[key] for key in same)
     ]
-    trainings = [node for node in graph([results]) if node.function.__name__ == "train"] if results is not None else []
+    nodes = graph([results]) if results is not None else []
+    trainings = [node for node in nodes if node.description.models == "training"]
     decision: Json = {
         **{key: mean[key] for key in ("system", "split", "measure", "value", "low", "high", "queries")},
         "chosen_on": chosen_on(lead),

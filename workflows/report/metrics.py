@@ -9,7 +9,6 @@ from sparring.workflows.report.deployment import deployment
 from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.numbers import numbers
 from sparring.workflows.report.sections.sizes import sizes
-from sparring.workflows.steps.imported_ranking import rank_from_file
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store
 from sparring.workflows.systems.rows import Row, SystemCost
@@ -66,7 +65,7 @@ def _notes(steps: Finished) -> list[str]:
     alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node, record in steps:
         for note in record["summary"].get("note", "").splitlines():
-            owner = node.label if node.function is rank_from_file else ""
+            owner = node.label if node.description.makes == "imported ranking" else ""
             alike.setdefault((re.sub(r"[0-9.]+", "", note), owner), []).append((node.label, note))
     notes = []
     for (label, note), *more in alike.values():

@@ -49,7 +49,7 @@ def record_of(metrics: Json, steps: Finished, outcome: Outcome, *, config: Path,
         "collections": [
             {"name": names.get(node.fingerprint, node.label), **{key: record["summary"].get(key) for key in COUNTED}}
             for node, record in steps
-            if node.function.__name__ == "ingest"
+            if node.description.makes == "collection"
         ],
     }
     return {"run": run, **{key: metrics[key] for key in MEASURED if key in metrics}}

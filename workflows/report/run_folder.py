@@ -10,7 +10,7 @@ from typing import Any
 
 from sparring.components.files import write_json
 from sparring.components.yaml_files import yaml_text
-from sparring.workflows.experiments.loading import CONFIG, FROM, Experiment, kept
+from sparring.workflows.experiments.loading import CONFIG, FROM, Experiment, keep_file
 from sparring.workflows.report import report
 from sparring.workflows.report.finished import finished_steps
 from sparring.workflows.report.metrics import METRICS, metrics_of
@@ -84,7 +84,7 @@ class RunFolder:
         config = yaml_text(self._experiment.tree)
         (self.path / CONFIG).write_text(config)
         if self._experiment.file is not None:
-            (self.path / FROM).write_text(f"{kept(self._experiment.file, self.path)}\n")
+            (self.path / FROM).write_text(f"{keep_file(self._experiment.file, self.path)}\n")
         (self.path / PLAN).write_text(plan_text(self._experiment.wanted, self._store) + "\n")
 
     def link(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from contextlib import nullcontext
 
-from sparring.components.config import UserError
+from sparring.components.config import Invalid, UserError
 from sparring.components.data.tokenizers import TOKEN_LIMITS
 from sparring.components.models.configs import Pretrained
 from sparring.components.models.reader_configs import ReaderConfig
@@ -44,7 +44,8 @@ class Collection:
         try:
             check_lengths({key: getattr(config, key, None) for key in TOKEN_LIMITS}, self._config.tokens)
         except UserError as error:
-            raise ValueError(f"{label}: {error}") from None  # whoever builds the graph knows the file
+            # whoever builds the graph knows the file
+            raise Invalid(f"{label}: {error}", error.code, error.key) from None
         # A template or an end token changes the tokenizer.
         keys = ("query_prompt", "document_prompt", "end_token", "template")
         prompts = [getattr(config, key, None) or "" for key in keys]

@@ -56,7 +56,7 @@ def learnt(
 
 def _check_carried(label: str, objective: str, config: TrainConfig, start: Step, inputs: Mapping[str, Any]) -> None:
     """Raise ValueError if the start keeps no optimizer, or that of another model, or if the schedule is over."""
-    if start.function is not train or not start.inputs["config"].chained:
+    if start.description.models != "training" or not start.inputs["config"].chained:
         raise ValueError(
             f"{label}: carry: all: {start.label!r} keeps no optimizer; accepted: weights, or a start from a training "
             "that carries all too or has `schedule_updates`"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from sparring.components.config import Config
 from sparring.workflows.stages.results import Results
 from sparring.workflows.steps.search import SearchConfig
-from sparring.workflows.steps.sizes import sizes
+from sparring.workflows.steps.sizes import SIZES, sizes
 from sparring.workflows.store.dag import Step, in_phase, step
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.phases import EVALUATION
@@ -74,4 +74,4 @@ class Sizes:
 
 def tables(outcome: Outcome) -> tuple[Step, ...]:
     """List an outcome's tables of sizes."""
-    return tuple(picture for picture in outcome.pictures if picture.function is sizes)
+    return tuple(picture for picture in outcome.pictures if SIZES in picture.description.shows)

@@ -11,7 +11,6 @@ from sparring.workflows.stages.config import TrainingPhase, predicts_differences
 from sparring.workflows.stages.learning import learnt
 from sparring.workflows.stages.pretraining import generator
 from sparring.workflows.steps.mine import MineConfig, mine
-from sparring.workflows.steps.ranked_pairs import ranked_pairs
 from sparring.workflows.steps.score import RerankConfig, rerank
 from sparring.workflows.steps.screen import screen
 from sparring.workflows.store.dag import Step, step
@@ -145,7 +144,7 @@ def train_model(
             artifacts["generator"] = generator(
                 f"{label} generator", collection, model, config.generator, seed[0], edits=config.difference
             )
-    taught = rows.function not in (mine, ranked_pairs) or config.mine.given == "scores"
+    taught = rows.description.makes not in ("groups", "pairs") or config.mine.given == "scores"
     dev = None
     if (look := config.train.validate_on_dev) is not None:
         source = config.mine.given

@@ -46,7 +46,7 @@ class RankingFile(Config):
         return {self.path: plain_or_gz(locate(self.path))}
 
 
-@Description(part="search", version=3)
+@Description(part="search", makes="imported ranking", version=3)
 def rank_from_file(
     out: Path, machine: Machine, *, data: Path, split: str, k: int, config: RankingFile
 ) -> dict[str, Any]:

@@ -42,7 +42,7 @@ Clash = Callable[[Any, Any], Bad | None]
 """What is wrong with a second record of the same id; None where the two merge."""
 
 
-@Description(part="data", version=2)
+@Description(part="data", makes="collection", version=2)
 def ingest(out: Path, machine: Any, *, source: AnySource) -> dict[str, Any]:
     """Write `documents.parquet`, `queries.parquet` and `qrels.parquet`; of sentences with labels `examples.parquet`
     too, of training data `given.parquet`; of queries that are documents themselves `own.parquet`."""

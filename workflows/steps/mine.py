@@ -124,7 +124,7 @@ def _is_given(path: Path, queries: pa.Array, *, scored: bool) -> bool:
     return False
 
 
-@Description(part="groups and negatives", version=2, refuses=_refuses)
+@Description(part="groups and negatives", makes="groups", version=2, refuses=_refuses)
 def mine(
     out: Path,
     machine: Machine,

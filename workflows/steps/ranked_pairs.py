@@ -22,7 +22,7 @@ ROWS = 100_000
 """Groups that are written together."""
 
 
-@Description(part="groups and negatives")
+@Description(part="groups and negatives", makes="pairs")
 def ranked_pairs(
     out: Path,
     machine: Machine,

@@ -36,7 +36,7 @@ class RerankConfig(ScoreConfig):
     """How many of the split's judged queries, the same ones for every ranking; null for all."""
 
 
-@Description(part="scoring by the ranker", models="scoring", version=2)
+@Description(part="scoring by the ranker", makes="taught groups", models="scoring", version=2)
 def score_groups(
     out: Path, machine: Machine, *, data: Path, tokens: Path, groups: Path, ranker: Path, config: ScoreConfig
 ) -> dict[str, Any]:

@@ -27,7 +27,7 @@ ROWS = 1_000_000
 """Rows of the ranking in memory at once; changes no result."""
 
 
-@Description(part="groups and negatives", shows=(CASES,), version=2)
+@Description(part="groups and negatives", makes="screened ranking", shows=(CASES,), version=2)
 def screen(
     out: Path,
     machine: Machine,

@@ -25,16 +25,16 @@ from sparring.components.retrieval.kind import (
     IndexFile,
     IndexOptions,
     Rows,
+    VectorIndex,
     kind_named,
     kind_stored,
 )
 from sparring.components.retrieval.kinds.dense import EF, PROBES
 from sparring.components.retrieval.quantised import Kind
-from sparring.workflows.distributed.cluster import Pool
+from sparring.workflows.distributed.indexing import build_index_files
 from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import Shard, map_shards
 from sparring.workflows.store.dag import Description
-from sparring.workflows.store.progress import Progress
 
 EF_CONSTRUCTION = 40
 """FAISS's own number of candidates while a graph is built."""
@@ -139,24 +139,10 @@ def build_index(
     It takes only what an index is built with, not the whole config: `probes` and `ef` need no other index.
     """
     shards = document_shards(vectors)
-    lengths = [len(shard) for shard in shards]
     kind_named(kind).check_index(factory, shards[0])
-    files = kind_named(kind).index_files(factory, len(lengths))
-    most = machine.cores
-    pool = Pool(workers=1, threads=min(most, (machine.cluster.map.workers or most) * machine.cluster.map.threads))
-    map_shards(
-        _Indexing,
-        [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
-        out=out,
-        machine=machine,
-        pool=pool if len(files) == 1 else machine.cluster.map,
-        unit="documents",
-        kind=kind,
-        vectors=str(vectors),
-        factory=factory,
-        ef_construction=ef_construction,
-    )
-    return {"documents": sum(lengths), "bytes": sum((out / file.name).stat().st_size for file in files)}
+    index = VectorIndex(factory, ef_construction)
+    files = build_index_files(out, machine, kind=kind, documents=vectors, index=index, factory=factory)
+    return {"documents": sum(map(len, shards)), "bytes": sum((out / file.name).stat().st_size for file in files)}
 
 
 def _refuses(data: Path, k: int) -> None:
@@ -389,20 +375,3 @@ class _Searching:
                 gpu=self._device != "cpu",
             )
         return self._opened[file](queries, order, self._k)
-
-
-class _Indexing:
-    """Builds a file of an index."""
-
-    def __init__(self, *, threads: int, kind: str, vectors: str, factory: str, ef_construction: int) -> None:
-        self._kind, self._vectors = kind_named(kind), Path(vectors)
-        self._options: dict[str, Any] = {"threads": threads, "factory": factory, "ef_construction": ef_construction}
-
-    def __call__(self, task: dict[str, Any], path: Path) -> None:
-        shards = document_shards(self._vectors)
-        part = shards[slice(*task["files"])]
-        if len(part) < len(shards):  # progress is counted in files
-            self._kind.build_index(path, part, on_added=lambda _: None, **self._options)
-            return
-        with Progress(path.parent, sum(len(shard) for shard in shards), "documents") as progress:
-            self._kind.build_index(path, part, on_added=progress.add, **self._options)

@@ -33,6 +33,10 @@ _signature = cache(inspect.signature)  # a graph has hundreds of steps of a few 
 MOST_STEPS = 100_000
 """Of one experiment."""
 
+Artifact = Literal["collection", "groups", "taught groups", "pairs", "screened ranking", "imported ranking"]
+"""Kinds of artifacts: the tables of a collection; training groups, without and with a teacher's scores; groups of one
+document each; a ranking without the candidates that a screening removed; a ranking from a file."""
+
 PLAIN = (str, bool, int, float, NoneType)
 """Values that are their own form, and hold nothing."""
 
@@ -54,6 +58,8 @@ class Description:
     modules: tuple[str, ...] = ()
     """Inputs that name an objective's module by its dotted path; a name without a dot is one of a file of this
     repository, and the `version` that it declares is part of the identity."""
+    makes: Artifact | None = None
+    """What the artifact is, for code that looks for such artifacts in a graph. None if nothing looks for them."""
     models: Literal["training", "encoding", "scoring", "predicting"] | None = None
     """What models do in the step; None where no model is at work."""
     droppable: tuple[str, ...] = ()

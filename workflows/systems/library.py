@@ -12,14 +12,13 @@ import numpy as np
 
 from sparring.components.config import Config, UserError
 from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
-from sparring.components.retrieval import quantised, topk
+from sparring.components.retrieval import lucene, quantised, topk
 from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
 from sparring.components.retrieval.kinds.dense import INDEX
 from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
 from sparring.components.systems.documents import Documents, InMemory, InTable
 from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, Nearest, PairScorer, Vectors
 from sparring.components.systems.system import LoadedSystem
-from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import SearchConfig
 from sparring.workflows.store.dag import Step
 from sparring.workflows.store.store import Store

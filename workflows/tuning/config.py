@@ -70,7 +70,7 @@ class TunedExperiment:
         sets = [f"{key}={json.dumps(value)}" for key, value in values.items()]
         key = json.dumps(sets)
         if key not in self._experiments:
-            self._experiments[key] = loading.made(override(self.tree, sets), self.path, self.run)
+            self._experiments[key] = loading.build_experiment(override(self.tree, sets), self.path, self.run)
         return self._experiments[key]
 
     def measure_steps(self, experiment: Experiment) -> list[list[Step]]:
@@ -121,7 +121,7 @@ def read_tuning(arguments: argparse.Namespace, *, to_run: bool = True) -> TunedE
     If the tuning is `to_run`, check the section too; UserError if it cannot work.
     """
     path = arguments.config
-    tree = loading.tree_of(path, arguments.assignments)
+    tree = loading.read_tree(path, arguments.assignments)
     if "tune" not in tree:
         raise UserError(f"{path}: tune: missing; accepted: a section such as the one in configs/tune/demo.yaml")
     if not isinstance(tree["tune"], dict):

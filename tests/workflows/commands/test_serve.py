@@ -117,12 +117,12 @@ def test_a_file_of_a_service_that_is_gone_is_ignored(
     tmp_path: Path, service: Served, place: Place, change: dict[str, object]
 ) -> None:
     about = json.loads((place.runs / "tiny" / running.FILE).read_text())
-    assert running.asked(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
+    assert running.ask(place.runs / "tiny", about["identity"], "retriever 1", "barami", 2) is not None
     (tmp_path / running.FILE).write_text(json.dumps({**about, **change}))
-    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
     (tmp_path / running.FILE).write_text("{")
-    assert running.asked(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
-    assert running.asked(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path, about["identity"], "retriever 1", "barami", 2) is None
+    assert running.ask(tmp_path / "none", about["identity"], "retriever 1", "barami", 2) is None
 
 
 def test_an_exported_system_is_served_until_it_is_asked_to_stop(

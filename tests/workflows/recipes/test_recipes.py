@@ -36,8 +36,8 @@ def ar2() -> dict[str, Any]:
 
 
 def test_recipes_are_found_by_name() -> None:
-    assert {"ar2", "dpr"} <= set(loading.names())
-    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(loading.names())
+    assert {"ar2", "dpr"} <= set(loading.recipe_names())
+    assert not {"dag", "parts", "commands", "cluster", "recipes"} & set(loading.recipe_names())
 
 
 def test_an_unknown_recipe_names_those_there_are(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def build(config: Config) -> Outcome:
     """The graph: what needs no training, what AR2 trains where there are queries to train on, and the results."""
     if config.pretrain and config.survey is not None and not config.survey.queries:
         return _unmeasured(config, config.pretrain)
-    base = _untrained(config) if config.train is False else loading.outcome_of(ar2(config, config.train))
+    base = _untrained(config) if config.train is False else loading.build_outcome(ar2(config, config.train))
     collection = Collection(config)
     results = Results(collection, config, rows=list(base.rows))
     retrievals = {(row.name, row.seed): row.retriever for row in base.rows}
