@@ -124,15 +124,15 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
         ("retriever.game.train.losses.1.weight=3", r"'1' is not a position in a list of 1"),
         (
             "retriever.game.train.validate_on_dev={every: 2, measure: nDCG}",
-            r"retriever 1: validate_on_dev: measure: 'nDCG'; accepted: RR, accuracy, loss",
+            r"retriever 1: validate_on_dev: measure: got 'nDCG', .* these: RR, accuracy, loss",
         ),
         (
             "ranker.game.train.losses.0.over=batch",
-            r"tiny\.yaml: ranker 1: losses: over: 'batch'; the objective ranker accepts group",
+            r"tiny\.yaml: ranker 1: losses: over: got 'batch', but the objective ranker accepts group",
         ),
         (
             "retriever.game.train.losses.0.over=all",
-            r"retriever 1: losses: over: 'all'; the objective retriever accepts group, batch",
+            r"retriever 1: losses: over: got 'all', but the objective retriever accepts group, batch",
         ),
         ("controls.ance=[]", r"controls: ance is included, and ance names no losses"),
         ("evaluate.measures=[RR@10, MRR]x", r"not YAML"),
@@ -202,7 +202,7 @@ def test_a_wrong_key_or_value_changes_nothing(
         (
             "start model measures",
             "k=41",
-            r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection",
+            r"k: got 41, but the collection has 40 documents. Use 1 to 40.",
         ),
         (
             "start model measures",
@@ -241,9 +241,9 @@ def test_workers_that_cannot_share_a_batch_are_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("assignment", "says"),
     [
-        ("k=41", r"k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
-        ("evaluate.split=tset", "splits: there are no queries in 'tset'; accepted: test, train, dev, or one that is"),
-        ("evaluate.select=val", "splits: there are no queries in 'val'; accepted: test, train, dev, or one that is"),
+        ("k=41", r"k: got 41, but the collection has 40 documents. Use 1 to 40."),
+        ("evaluate.split=tset", "splits: there are no queries in 'tset'. Use one of these splits: test, train, dev"),
+        ("evaluate.select=val", "splits: there are no queries in 'val'. Use one of these splits: test, train, dev"),
     ],
 )
 def test_what_a_collection_cannot_give_is_told_as_soon_as_it_is_read(
