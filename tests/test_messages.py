@@ -170,9 +170,9 @@ def test_a_loss_that_declares_no_needs(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UserError) as caught:
         parse(LossTerm, {"function": "undeclared_losses.taught"}, where="some.yaml")
     assert str(caught.value) == (
-        "some.yaml: undeclared_losses.taught reads `scores.teacher` and does not declare it. Write "
-        "`@needs(teacher=True)` above it, or `teacher=False` if it can do without (`from sparring.components.needs "
-        "import needs`)."
+        "some.yaml: undeclared_losses.taught reads `scores.teacher` but does not declare it. Write "
+        "`@needs(teacher=True)` above the function, or `@needs(teacher=False)` if it also works without (`from "
+        "sparring.components.needs import needs`)."
     )
 
 
@@ -232,18 +232,18 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         ),
         (
             lambda here: groups.queries_of(collection(here), ["tset"], ["query_id"]),
-            "splits: there are no queries in 'tset'; accepted: test, or one that is drawn from them: `data: {..., "
-            "hold_out: {tset: {share: 0.1}}}`",
+            "splits: there are no queries in 'tset'. Use one of these splits: test. To split off a part of their "
+            "queries, write `data: {..., hold_out: {tset: {share: 0.1}}}`.",
         ),
         (
             lambda here: groups.check_k(3, collection(here)),
-            "k: got 3 documents for a query; accepted: 1 to 2, the size of the collection (where sentences are "
-            "retrieved, k is the largest cutoff of `retrieve`)",
+            "k: got 3, but the collection has 2 documents. Use 1 to 2. (If sentences are "
+            "retrieved, k is the largest cutoff of `retrieve`.)",
         ),
         (
             other_tokens,
-            "HERE: these tokens were made with another tokenizer (00) than that of HERE (11); tokenise the collection "
-            "for this model",
+            "HERE: these tokens were made with a different tokenizer (00) than that of HERE (11). Tokenise the "
+            "collection for this model.",
         ),
         (
             lambda _: measures.canonical("bogus@10"),
@@ -283,7 +283,7 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
                 vocabulary=1,
                 generator=None,
             ),
-            "generator: null: these edits need one; accepted: a masked language model",
+            "generator: got null, but these edits need a generator. Set it to a masked language model.",
         ),
         (
             lambda _: index.create("HNSW16,PQ8", 16),

@@ -322,7 +322,7 @@ def test_aliases_that_hold_what_they_name_are_fine(tmp_path: Path) -> None:
 
 def test_an_answer_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "SECONDS", 0.05)
-    with pytest.raises(UserError, match=r"answer '\(a\|aa\)\+\$': searching one text takes more than"):
+    with pytest.raises(UserError, match=r"the answer '\(a\|aa\)\+\$' takes more than"):
         matcher(["(a|aa)+$"], "regex")("a" * 60 + "b")
 
 

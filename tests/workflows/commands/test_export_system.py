@@ -279,7 +279,7 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
     ("words", "says"),
     [
         (["--set", "k=3"], "--set: an exported system searches as its system.json says; accepted: with a config"),
-        (["-k", "41"], "-k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+        (["-k", "41"], "-k: got 41, but the collection has 40 documents. Use 1 to 40."),
     ],
 )
 def test_words_that_a_folder_does_not_take(
