@@ -253,28 +253,28 @@ SOURCE = SimpleNamespace(model="some/model", document_tokens=9, query_prompt=Non
         ),
         (
             lambda _: configs.locate_model("package:not-there"),
-            "model: package:not-there: no package 'not_there' is installed here",
+            "model: package:not-there: the package 'not_there' is not installed here.",
         ),
         (lambda here: configs.locate_model(f"{here}/m"), "model: HERE/m: there is no such directory"),
         (lambda here: checkpoints.weights_in(here / "m.pt"), "HERE/m.pt: there is no such file"),
-        (lambda _: limited(SOURCE, 8), "document_tokens: 9: some/model reads at most 8 tokens"),
+        (lambda _: limited(SOURCE, 8), "document_tokens: got 9, but some/model reads at most 8 tokens. Use at most 8."),
         (
             lambda _: layered("bert", 5),
-            "layers: 5: the model has 4 layers; accepted: 1 to 4, or a list of positions",
+            "layers: got 5, but the model has 4 layers. Use 1 to 4, or a list of different positions from 0 to 3.",
         ),
         (
             lambda _: layered("modernbert", [1]),
-            "layers: [1]: the first layer of a modernbert model has one norm less than the others; accepted: lists "
-            "that begin with 0",
+            "layers: got [1], but the first layer of modernbert models lacks a norm that the remaining layers have. "
+            "Use a list that starts with 0.",
         ),
         (
             lambda _: sentence_modules._check_prompts(SOURCE, {"query": "find: "}),  # type: ignore[arg-type]
-            "query_prompt: some/model puts 'find: ' before every query; say `query_prompt: 'find: '`",
+            "query_prompt: some/model puts 'find: ' before every query. Write `query_prompt: 'find: '`.",
         ),
         (
             lambda _: unknown_token(),
-            "end_token: '<e>' is no single token of the model's vocabulary, but < e >; accepted: one token as the "
-            "vocabulary has it",
+            "end_token: '<e>' is not a single token of the model's vocabulary, but < e >. Write a token in the "
+            "vocabulary's spelling.",
         ),
         (
             lambda _: Editing(

@@ -375,7 +375,7 @@ def test_the_papers_numbers_of_natural_questions() -> None:
     [
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
-        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator keeps all its layers"),
+        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator always keeps all its layers"),
         (
             {
                 "terms": {

@@ -74,7 +74,7 @@ def test_a_model_that_does_not_fit_is_told_with_the_plan(
     place = tiny.place(tmp_path / "place", tiny.ar2(beir, encoder))
     ranker = ["--set", f"ranker.model.model={tmp_path / 'three'}", "--set", "ranker.model.pooling=cls"]
     assert place(command, *ranker) == 2
-    says = f"error: start ranker: model: {tmp_path / 'three'}: its head gives 3 scores for a pair"
+    says = f"error: start ranker: model: {tmp_path / 'three'}: the head gives 3 scores per pair"
     assert said()[1].splitlines()[-1].startswith(says)
     assert not place.store.exists() or not list(place.store.glob("*/artifact.json"))
 
@@ -210,8 +210,8 @@ def test_a_wrong_key_or_value_changes_nothing(
             r"split 'tset' has no query with a relevant document; splits that have some: dev, test, train",
         ),
         ("start retriever", "retriever.model=./nowhere", r"model: \./nowhere: there is no such directory"),
-        ("start retriever", "retriever.model=package:no-such-model", r"no package 'no_such_model' is installed"),
-        ("start retriever", "retriever.layers=3", r"layers: 3: the model has 2 layers; accepted: 1 to 2"),
+        ("start retriever", "retriever.model=package:no-such-model", r"the package 'no_such_model' is not installed"),
+        ("start retriever", "retriever.layers=3", r"layers: got 3, but the model has 2 layers. Use 1 to 2"),
         ("retriever", "train.batch=3", r"batch: 3 rows cannot be shared evenly among 1 workers in 2 parts"),
     ],
 )
