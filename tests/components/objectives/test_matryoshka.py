@@ -114,7 +114,7 @@ def test_gradient_caching_changes_no_gradient(objective: Any) -> None:
 def test_mistakes_are_named(objective: Any, tmp_path: Path, data: Path, tokens: Path, ranker: Path) -> None:
     with pytest.raises(UserError, match="dimensions: got 64, but the retriever's vectors have 32 dimensions"):
         objective([loss(over="batch", dimensions=[64, 8])])
-    with pytest.raises(UserError, match=r"dimension_weights: got 1; accepted: one for each of `dimensions`"):
+    with pytest.raises(UserError, match=r"dimension_weights: got 1 weights for 2 `dimensions`"):
         toy.train_config(losses=[loss(dimensions=[8, 4], dimension_weights=[1.0])])
     with refused("losses.0.dimensions.1", "too-small"):
         toy.train_config(losses=[loss(dimensions=[8, 0])])

@@ -363,7 +363,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
 
 
 def test_what_cannot_be_pretrained_is_refused(pretraining: Artifacts, encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="generator: `task: replaced` needs one"):
+    with pytest.raises(UserError, match="generator: `task: replaced` needs a generator"):
         pretraining.objective(Variant("simlm", BOTH))
     with pytest.raises(UserError, match="generator: `task: masked` does not use"):
         pretraining.objective(Variant("simlm", BOTH, {"task": "masked"}, generator=True))

@@ -381,7 +381,7 @@ def test_evaluate_says_what_is_wrong_with_a_file(
 
 def test_evaluate_takes_directories_for_no_file(played: Place, tmp_path: Path, said: Said) -> None:
     assert played("evaluate", str(tmp_path), str(tmp_path)) == 2
-    assert said()[1] == f"error: {tmp_path}: is a directory; accepted: a file\n"
+    assert said()[1] == f"error: {tmp_path}: this is a directory. Name a file.\n"
 
 
 # Words and places

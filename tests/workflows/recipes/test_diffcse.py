@@ -289,7 +289,7 @@ def test_ar2_warms_up_with_diffcse(dpr: dict[str, Any], beir: Path, encoder: Pat
         ("pretrain.rated={format: tsv, path: x.tsv}", "rated: `train.validate_on_dev: {measure: Spearman}` and rated"),
         ("pretrain.train.validate_on_dev={every: 1, measure: Spearman}", "rated: `train.validate_on_dev: {measure: Sp"),
         ("pretrain.train.validate_on_dev={every: 1}", "measure: 'RR'; accepted: Spearman, loss"),
-        ("pretrain.rated={format: lines, path: x.txt}", "format 'lines' has no labelled sentences; accepted: senteval"),
+        ("pretrain.rated={format: lines, path: x.txt}", "the format 'lines' has no labelled sentences. Use senteval"),
         ("pretrain.train.validate_on_dev={every: 1, measure: loss}", "(seed 1): validate_on_dev: no documents are"),
         (
             "pretrain.generator.train={updates: 2, losses: [{function: components.losses.likelihood."

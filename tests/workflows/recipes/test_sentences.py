@@ -228,7 +228,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
         ({"transfer": {"average": 0}}, "'average' stands for something else too"),
         (
             {"transfer": {"X": {"data": {"format": "beir", "path": "x"}}}},
-            "format 'beir' has no labelled sentences; accep",
+            "the format 'beir' has no labelled sentences. Use",
         ),
         ({"similarity": {"X": {"retrieve": ["AP"]}}}, "measure 'AP': accepted: a measure by judgements with a cutoff"),
     ],
