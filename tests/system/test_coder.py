@@ -253,7 +253,7 @@ def test_numbers_are_chosen_by_what_counts_as_relevant_in_the_tables(beir: Path,
         ({"rerank_chosen": {"mix": [0, 1]}}, "mix above 0"),
         ({"rerank_chosen": {"tau": [0.5, 3.0]}}, "rerank_chosen: tau: 0.5 to 3.0; accepted: within 0 to 1"),
         ({"context": {"size": 1}}, "context.size: 1: a document is told from others of its context; accepted: 2 or"),
-        ({"smooth": {"epsilon": 0.3}}, "smooth: epsilon: 0.3: `labels: evidence` does not read it; accepted: null"),
+        ({"smooth": {"epsilon": 0.3}}, "smooth: epsilon: got 0.3, but `labels: evidence` does not use it"),
     ],
 )
 def test_what_does_not_fit_together_is_said_at_once(

@@ -232,7 +232,7 @@ def test_a_base_that_changed_or_went_is_named(encoder: Path, tmp_path: Path) -> 
     assert told["model"] == str(base)
     assert list(told["sha256"]) == ["model.safetensors"]
     shutil.copyfile(toy.write_encoder(tmp_path / "other", seed=9) / "model.safetensors", base / "model.safetensors")
-    with pytest.raises(UserError, match=r"belongs to another .*base: model\.safetensors has changed since"):
+    with pytest.raises(UserError, match=r"model\.safetensors of the adapter's base .* has changed since"):
         DualEncoder.load(tmp_path / "retriever")
     (base / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors of the adapter's base .* is gone"):
