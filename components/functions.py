@@ -1,4 +1,4 @@
-"""Functions named in configs. They are checked by reading their source, without importing the module."""
+"""Check functions that configs name, by reading their source and without importing their modules."""
 
 import ast
 import math
@@ -14,9 +14,9 @@ from sparring.components.config import Config, Invalid, UserError, did_you_mean,
 
 
 class FunctionRef(Config):
-    """A function named by its short name or its dotted path, with options that are checked against its signature.
+    """A function given by its short name or its dotted path, with options that are checked against its signature.
 
-    The signature is read from the source file, so that checking a config does not import the function's module.
+    The signature is read from the source file. Checking a config therefore does not import the function's module.
     """
 
     takes: ClassVar[tuple[str, ...] | None] = None
@@ -30,7 +30,7 @@ class FunctionRef(Config):
     """Short name of a built-in function, for example `cross_entropy`, or dotted path of your own, for example
     `my_package.losses.focal`. If two modules define the name, write the module too, for example `simlm.released`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
-    """Keyword-only arguments of the function. Those left out have the function's defaults, which are identity too."""
+    """Keyword-only arguments of the function. Omitted ones have the function's defaults, which are identity too."""
 
     @model_validator(mode="before")
     @classmethod
@@ -59,7 +59,7 @@ class FunctionRef(Config):
 
     @classmethod
     def path(cls, name: str) -> str:
-        """Resolve a short name to the dotted path of the built-in function. A dotted path stays as it is.
+        """Return the dotted path of the built-in function with a short name. Return a dotted path unchanged.
 
         ValueError if there is no such built-in function, or if two modules define it.
         """
@@ -109,7 +109,7 @@ class FunctionRef(Config):
         return getattr(modules.load(module), name)
 
     def called(self, *arguments: Any, **further: Any) -> Any:
-        """Call the function with its options. RuntimeError names the function and the line that failed."""
+        """Call the function with its options. RuntimeError names the function and the line if it fails."""
         function = self.resolve()
         try:
             return function(*arguments, **self.options, **further)
@@ -125,7 +125,7 @@ class FunctionRef(Config):
 
 @cache
 def built_in(place: str, takes: tuple[str, ...] | None) -> tuple[str, ...]:
-    """List the dotted paths of the public functions in a package or module of ours that take such arguments."""
+    """Return the dotted paths of the public functions with such arguments in a package or module of ours."""
     root = Path(__file__).parents[1]
     file = root.joinpath(*place.split("."))
     return tuple(
@@ -148,7 +148,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def keyword_options(path: str) -> dict[str, Any]:
-    """Read the names and defaults of a function's optional keyword-only parameters from its source.
+    """Return the names and defaults of a function's optional keyword-only parameters, read from its source.
 
     A default that is not a literal becomes None. ValueError if there is no such function.
     """
@@ -158,9 +158,9 @@ def keyword_options(path: str) -> dict[str, Any]:
 
 
 def decorated(path: str, decorator: str) -> dict[str, Any]:
-    """Read the keyword arguments of a decorator from the source of the function at a dotted path; none without it.
+    """Return the keyword arguments of a decorator, read from the source of the function at a dotted path.
 
-    ValueError if an argument is not a literal.
+    Without the decorator, return none. ValueError if an argument is not a literal.
     """
     for node in _function(path).decorator_list:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == decorator:
@@ -172,7 +172,7 @@ def decorated(path: str, decorator: str) -> dict[str, Any]:
 
 
 def names(path: str, *attributes: str) -> bool:
-    """Check whether a function, or a function of its module that it uses, reads one of some attributes."""
+    """Return True if a function, or another function of its module that it uses, reads one of these attributes."""
     functions = _functions(path)
     waiting, seen = [path.rpartition(".")[2]], set()
     while waiting:
@@ -188,7 +188,7 @@ def names(path: str, *attributes: str) -> bool:
 
 
 def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...]) -> None:
-    """Raise ValueError unless a function has these positional parameters, and its other ones are optional."""
+    """Raise ValueError unless a function has these positional parameters, and all its other ones are optional."""
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -230,7 +230,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _like(value: Any, default: Any) -> bool:
-    """Check whether a value has the type of a default. An integer is accepted for a float."""
+    """Return True if a value has the type of a default. An integer may replace a float."""
     if isinstance(default, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return default is None or type(value) is type(default)
