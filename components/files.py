@@ -207,9 +207,9 @@ def _open_array(file: Path) -> None:
 
 _OPENED = {
     ".json": ("not JSON", lambda file: json.loads(file.read_text(encoding="utf-8"))),
-    ".safetensors": ("not in safetensors, or cut", _open_safetensors),
-    ".parquet": ("no Parquet file, or cut", _open_parquet),
-    ".npy": ("no array, or cut", _open_array),
+    ".safetensors": ("not a safetensors file, or truncated", _open_safetensors),
+    ".parquet": ("not a Parquet file, or truncated", _open_parquet),
+    ".npy": ("not an array, or truncated", _open_array),
 }
 """Message for a damaged file, and function that opens it, by its suffix."""
 

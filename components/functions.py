@@ -44,7 +44,8 @@ class FunctionRef(Config):
                 return value
             if key in options:
                 raise Invalid(
-                    f"{key}: an option of {value['function']}; accepted: `options: {{{key}: ...}}`", "misplaced-option"
+                    f"{key}: this is an option of {value['function']}. Write `options: {{{key}: ...}}`.",
+                    "misplaced-option",
                 )
         return value
 
@@ -69,15 +70,15 @@ class FunctionRef(Config):
         paths = [path for path in functions if path.endswith(f".{name}")]
         if len(paths) > 1:
             raise Invalid(
-                f"{name!r} names {len(paths)} functions; accepted: {' or '.join(map(_qualified, paths))}",
+                f"got {name!r}, but {len(paths)} functions have this name. Use {' or '.join(map(_qualified, paths))}.",
                 "ambiguous-function",
             )
         if paths or "." in name:
             return paths[0] if paths else modules.canonical(name)
         accepted = sorted({path.rpartition(".")[2] for path in functions})
         raise Invalid(
-            f"no built-in function {name!r}; accepted: {listing(accepted)}, or MODULE.FUNCTION for your own"
-            f"{did_you_mean(name, accepted)}",
+            f"there is no built-in function {name!r}. Use {listing(accepted)}, or MODULE.FUNCTION for your own"
+            f"{did_you_mean(name, accepted) or '.'}",
             "unknown-function",
         )
 
@@ -90,15 +91,15 @@ class FunctionRef(Config):
         defaults = keyword_options(function)
         for name, value in options.items():
             if name not in defaults:
-                raise Invalid(f"{function} has no option {name!r}; accepted: {listing(defaults)}", "unknown-option")
-            if not _like(value, defaults[name]):
                 raise Invalid(
-                    f"{function}: {name} is {value!r}; accepted: a value like {defaults[name]!r}", "wrong-type"
+                    f"{function} has no option {name!r}. Its options are {listing(defaults)}.", "unknown-option"
                 )
+            if not _like(value, defaults[name]):
+                raise Invalid(f"{function}: {name} is {value!r}. Use a value like {defaults[name]!r}.", "wrong-type")
             if isinstance(value, float) and not math.isfinite(value) and _is_finite(defaults[name]):
-                raise Invalid(f"{function}: {name} is {value!r}; accepted: a finite number", "not-finite")
+                raise Invalid(f"{function}: {name} is {value!r}. Use a finite number.", "not-finite")
             if name.endswith("temperature") and isinstance(value, (int, float)) and value <= 0:
-                raise Invalid(f"{function}: {name} is {value!r}; accepted: above 0", "too-small")
+                raise Invalid(f"{function}: {name} is {value!r}. Use a number above 0.", "too-small")
         plain = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
         passed = {name: float(value) if isinstance(defaults[name], float) else value for name, value in options.items()}
         return plain | passed
@@ -167,7 +168,9 @@ def decorated(path: str, decorator: str) -> dict[str, Any]:
             try:
                 return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
             except ValueError:
-                raise ValueError(f"{path}: @{decorator}(...) reads literals, such as True or a string") from None
+                raise ValueError(
+                    f"{path}: the arguments of @{decorator}(...) must be literals, such as True or a string."
+                ) from None
     return {}
 
 
@@ -192,11 +195,11 @@ def _check_signature(path: str, takes: tuple[str, ...], may_take: tuple[str, ...
     arguments = _function(path).args
     positional = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    accepted = f"accepted: {', '.join(takes)}, and behind a `*` options with a default"
+    accepted = f"It must take {', '.join(takes)}, and after a `*` only options with a default."
     if len(positional) != len(takes):
-        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}; {accepted}", "wrong-signature")
+        raise Invalid(f"{path} takes {', '.join(positional) or 'nothing'}. {accepted}", "wrong-signature")
     if bare := [argument.arg for argument, default in pairs if default is None and argument.arg not in may_take]:
-        raise Invalid(f"{path}: {listing(bare)}: no default; {accepted}", "wrong-signature")
+        raise Invalid(f"{path} has options without a default: {listing(bare)}. {accepted}", "wrong-signature")
 
 
 def _function(path: str) -> ast.FunctionDef:
@@ -208,17 +211,17 @@ def _functions(path: str) -> dict[str, ast.FunctionDef]:
     """Return the syntax of the function at a dotted path and of all functions of its module, by name."""
     module, _, name = path.rpartition(".")
     if not module:
-        raise Invalid(f"{path!r} names no module; accepted: MODULE.FUNCTION", "unknown-module")
+        raise Invalid(f"got {path!r}, which does not name a module. Write MODULE.FUNCTION.", "unknown-module")
     file = modules.file_of(module)
     if file is None:
-        raise Invalid(f"no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
+        raise Invalid(f"there is no module {module!r} for the function {path!r}; {modules.LOOKED_IN}", "unknown-module")
     if not modules.is_ours(module) and (lacking := modules.absent(file)):
         line, package = lacking[0]
-        raise Invalid(f"{file}:{line}: imports {package}, which is not installed here", "missing-package")
+        raise Invalid(f"{file}:{line}: imports {package}, which is not installed. Install it.", "missing-package")
     functions = {node.name: node for node in modules.syntax(file).body if isinstance(node, ast.FunctionDef)}
     if name not in functions:
         public = sorted(function for function in functions if not function.startswith("_"))
-        raise Invalid(f"{module} has no function {name!r}; accepted: {listing(public)}", "unknown-function")
+        raise Invalid(f"{module} has no function {name!r}. Its functions are {listing(public)}.", "unknown-function")
     return functions
 
 

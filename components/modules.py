@@ -22,7 +22,7 @@ INSTALLED = ("site-packages", "dist-packages")
 STANDARD = Path(ast.__file__).parent
 """The folder of Python's standard library."""
 
-LOOKED_IN = "looked among the installed packages, in PYTHONPATH and where you are"
+LOOKED_IN = "looked among the installed packages, in PYTHONPATH and in the current folder"
 """Places in which a module was not found."""
 
 

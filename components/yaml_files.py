@@ -39,12 +39,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         tree = _loaded(read_text(path))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        spaces = "; YAML is indented by spaces" if "\\t" in str(error.problem) else ""
+        spaces = "; indent YAML with spaces" if "\\t" in str(error.problem) else ""
         raise UserError(f"{path}:{line}: not YAML: {error.problem}{spaces}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:
-        raise UserError(f"{path}: the file is empty; accepted: keys and values")
+        raise UserError(f"{path}: the file is empty. Write keys and values.")
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected keys and values, got {type(tree).__name__}")
     return tree
@@ -62,7 +62,7 @@ def read_based(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return tree
     if not isinstance(base, str):
-        raise UserError(f"{path}: base: expected the name of a file beside this one, got {base!r}")
+        raise UserError(f"{path}: base: got {base!r}. Use the path of a file, relative to this one.")
     below = path.parent / base
     if not below.exists():
         siblings = [os.path.relpath(file, path.parent) for file in below.parent.glob("*.yaml")]
@@ -172,7 +172,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         sizes[id(node)] = 1 + sum(_size(child, sizes) for child in inside)
     size = sizes[id(node)]
     if size is None or size > VALUES:
-        problem = "an alias that holds itself" if size is None else f"more than {VALUES:,} values"
+        problem = "an alias that contains itself" if size is None else f"more than {VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     return size
 
@@ -183,7 +183,7 @@ def set_once(assignments: list[str]) -> list[str]:
     for assignment in assignments:
         path, _, value = assignment.partition("=")
         if values.setdefault(path, value) != value:
-            raise ValueError(f"{path} is set twice, to {values[path]} and to {value}; accepted: one value")
+            raise ValueError(f"{path} is set twice, to {values[path]} and to {value}. Use one value.")
     return assignments
 
 

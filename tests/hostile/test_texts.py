@@ -296,8 +296,8 @@ def bomb(first: str, next: str) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: &a [*a]", "an alias that holds itself"),
-        ("a: &a {b: *a}", "an alias that holds itself"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: &a {b: *a}", "an alias that contains itself"),
         (bomb("[x, x]", "[{}]"), "more than 100,000 values"),
         (bomb("{x: 1}", "{{<<: [{}]}}"), "more than 100,000 values"),
         ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor for the tag"),

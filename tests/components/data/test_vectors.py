@@ -84,7 +84,7 @@ def test_queries_are_found_by_id_and_one_that_is_missing_is_named(tmp_path: Path
     queries = QueryVectors(write(tmp_path))
     assert queries.rows(pa.array(["q3", "q0", "q3"])).tolist() == [3, 0, 3]
     assert queries.rows(pa.chunked_array([["q3"], ["q1"]])).tolist() == [3, 1]
-    with pytest.raises(UserError, match=r"^query q9 was not encoded"):
+    with pytest.raises(UserError, match=r"^the query q9 was not encoded"):
         queries.rows(pa.array(["q3", "q9"]))
 
 

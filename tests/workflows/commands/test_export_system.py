@@ -309,7 +309,9 @@ def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str]
     shutil.copytree(exported("ranker over retriever") / "system", folder)
     weights = folder / "ranker" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UserError, match=rf"^{weights}: not in safetensors, or cut: .*; export the system again$"):
+    with pytest.raises(
+        UserError, match=rf"^{weights}: not a safetensors file, or truncated: .*; export the system again$"
+    ):
         configs.read(folder)
 
 

@@ -34,7 +34,7 @@ LOSS = "retriever.game.train.losses.0"
         ("recipe: [", r"tiny\.yaml:1: not YAML"),
         ("recipe: dpr\nk: 1\nk: 2\n", r"tiny\.yaml:3: not YAML: the key 'k' is given twice"),
         ("- a\n", r"tiny\.yaml: expected keys and values, got list"),
-        ("", r"tiny\.yaml: the file is empty; accepted: keys and values"),
+        ("", r"tiny\.yaml: the file is empty\. Write keys and values\."),
         ("k: 3\n", r"tiny\.yaml: recipe: missing; accepted: .*ar2, "),
         ("recipe: bm25\n", r"tiny\.yaml: recipe: 'bm25'; accepted: .*ar2, "),
         ("recipe: \x00\n", r"tiny\.yaml: not YAML: "),
