@@ -111,7 +111,7 @@ class Recipe(Config):
     ("inside", "message"),
     [
         ({"sample": {"train": 1}}, r"data: of\.sample: move this key out of `of`"),
-        ({"on_bad": "drop"}, r"data: of\.on_bad: accepted beside"),
+        ({"on_bad": "drop"}, r"data: of\.on_bad: move this key out of `of`"),
         ({"format": "bier"}, r"data\.of: unknown format 'bier'; accepted: .*beir, "),
         ({"pth": 1}, r"data\.of\.pth: unknown key; accepted: format, on_bad, "),
     ],

@@ -379,7 +379,7 @@ def test_a_split_whose_file_has_no_rows_is_refused(tmp_path: Path, content: str)
     write(tmp_path / "faq.csv", "question,answer", "a?,A", "b?,B")
     (tmp_path / "test.csv").write_text(content)
     files = {"documents": ["faq.csv", "test.csv"], "queries": {"train": "faq.csv", "test": "test.csv"}}
-    with pytest.raises(UserError, match=r"test\.csv: no queries are there for the split test"):
+    with pytest.raises(UserError, match=r"test\.csv: there are no queries for the split test"):
         list(pairs(tmp_path, "", **files, split=None).read_queries())
 
 

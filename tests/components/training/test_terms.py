@@ -199,7 +199,7 @@ def test_a_need_that_is_not_declared_is_refused(loss: str) -> None:
     ("loss", "says"),
     [
         ("own_misspelt.loss", r"@needs\(taecher=\.\.\.\)` is not an argument of `needs`. Use teacher, blocks, of"),
-        ("own_losses.computed", r"own_losses\.computed: @needs\(\.\.\.\) reads literals"),
+        ("own_losses.computed", r"own_losses\.computed: the arguments of @needs\(\.\.\.\) must be literals"),
         ("own_losses.by_no_option", r"@needs\(blocks=\('back',\)\)` names options that the loss does not have"),
     ],
 )

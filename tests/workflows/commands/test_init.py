@@ -383,7 +383,9 @@ def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytes
         "qrels: {query_id: THEIRS, doc_id: THEIRS}}\n"
     )
     assert main(["plan", "own.yaml"]) == 2
-    assert said()[1].startswith("error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other that a ")
+    assert said()[1].startswith(
+        "error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other query that "
+    )
 
 
 @pytest.mark.parametrize("made", [beir, msmarco, dpr])
