@@ -1,4 +1,4 @@
-"""Compute SHA-256 digests of files."""
+"""SHA-256 digests of files."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""Write files and directories atomically: they exist complete and on the disk, or not at all.
+"""Atomic writes: a file or directory exists complete and on the disk, or not at all.
 
 Steps write all their results with this module. After a power cut, a file that exists by name or in an artifact's record
 must still have its contents.

@@ -1,4 +1,4 @@
-"""Check functions that configs name, by reading their source and without importing their modules."""
+"""Functions named in configs. They are checked by reading their source, without importing their modules."""
 
 import ast
 import math

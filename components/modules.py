@@ -1,4 +1,4 @@
-"""Find, read and digest Python modules that configs name by dotted paths. Only `load` imports them."""
+"""Files, syntax and digests of Python modules that configs name by dotted paths. Only `load` imports them."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""Make random choices that depend only on a key, not on order, workers or restarts.
+"""Random choices that depend only on a key, not on order, workers or restarts.
 
 A key is any list of values that says what a choice is for, for example `(seed, "negatives", query_id, visit)`.
 """

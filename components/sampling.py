@@ -1,4 +1,4 @@
-"""Sample negatives with pure functions that choose from a query's candidates. Configs use their short names.
+"""Samplers of negatives: pure functions that choose from a query's candidates. Configs use their short names.
 
 Each function gets the candidates' scores, best first, and a random generator. It returns the positions of at most
 `count` different candidates. `positive` is the retriever's score of the group's positive. Only the first `depth`

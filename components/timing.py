@@ -1,4 +1,4 @@
-"""Measure how a step spends its time. Code says which kind of work it does, and the step's record sums the times.
+"""Time that a step spends on each kind of work. Code says what it does, and the step's record sums the times.
 
 A thread does one kind of work at a time: `with timed("compute")` inside `with timed("waiting")` interrupts the waiting.
 A step may have several processes. A moment counts once, for the most useful kind of work of any process: if one

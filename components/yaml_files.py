@@ -1,4 +1,4 @@
-"""Read, merge, change and write YAML files of keys and values. Errors name the line of a mistake."""
+"""YAML files of keys and values: reading, merging, changing and writing. Errors name the line of a mistake."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Compute attention weights on a CPU with one matrix product and one softmax.
+"""Attention weights on a CPU, from one matrix product and one softmax.
 
 Torch's own attention divides the matrices into blocks, so that the softmax of a block is computed while the block is in
 the cache. A library multiplies the blocks. On an AMD EPYC, that library is slow for such small products in bf16. Whole

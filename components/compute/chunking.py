@@ -1,6 +1,6 @@
-"""Encode a batch in chunks of texts of similar length.
+"""Encoding of a batch in chunks of texts of similar length.
 
-There is less padding, and the memory use does not grow with the batch.
+Chunks need less padding, and the memory use does not grow with the batch.
 """
 
 from collections.abc import Callable, Iterator

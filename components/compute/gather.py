@@ -1,4 +1,4 @@
-"""Exchange tensors, sums and gradients between the workers of one training.
+"""Exchange of tensors, sums and gradients between the workers of one training.
 
 The gradient of `gather` is that of one process without a factor for the number of workers (see the tests).
 """

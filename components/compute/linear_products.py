@@ -1,4 +1,4 @@
-"""Compute linear layers on a CPU with oneDNN's matrix products.
+"""Linear layers on a CPU with oneDNN's matrix products.
 
 The weights are laid out once. The product adds the biases and applies the activation. Torch offers these products to
 its compiler. This module calls them directly.

@@ -1,4 +1,4 @@
-"""Run an encoder's layers without padding.
+"""Encoder layers without padding.
 
 Between the first and the last layer, a batch's texts form one long sequence of tokens (1, T, h). Only attention keeps
 the texts apart. Products, norms, activations and dropouts treat each token by itself, so they would compute padding in

@@ -1,4 +1,4 @@
-"""Choose the precision in which a machine computes matrix products.
+"""Choice of the precision in which a machine computes matrix products.
 
 `bf16` computes products in bf16 if the processor has instructions for them. A processor without them would convert
 every number to fp32 and back, which is several times as slow as fp32: on an Intel Xeon with only AVX-512, 29 instead of

@@ -1,4 +1,4 @@
-"""Describe this machine's CPU, and set the threads and the memory management of this process."""
+"""Description of this machine's CPU, and this process's threads and memory management."""
 
 import ctypes
 import gc

@@ -1,6 +1,6 @@
-"""Compute the roofline: the shortest time in which this processor can compute a model's matrix products.
+"""The roofline: the shortest time in which this processor can compute a model's matrix products.
 
-This is their number of operations, divided by the rate that the processor reaches with such products alone. The
+The roofline is the number of operations, divided by the rate that the processor reaches with such products alone. The
 remaining time of a step is spent on memory, on computations between the products, and on padding.
 """
 

@@ -1,4 +1,4 @@
-"""Compute the softmax over a vocabulary: the likelihood of a token at each position, and sampled tokens.
+"""The softmax over a vocabulary: the likelihood of a token at each position, and sampled tokens.
 
 A position has a score for each of 30,000 tokens, so most of the time is spent on reading and writing memory. A CPU
 therefore works on a few positions at a time, whose scores stay in its cache. A GPU works on all positions, with as few

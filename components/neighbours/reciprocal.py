@@ -1,4 +1,4 @@
-"""Compute similarity by reciprocal nearest neighbours within a ranking context.
+"""Similarity by reciprocal nearest neighbours within a ranking context.
 
 The method is from Zerveas et al. (2023), section 3.1 and Appendix A.1. The context of a query has M = N + 1 elements:
 the query, then its N candidates. Two elements are reciprocal neighbours if each is among the nearest of the other. They

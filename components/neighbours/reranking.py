@@ -1,4 +1,4 @@
-"""Rerank the first documents of a ranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1)."""
+"""Reranking by reciprocal nearest neighbours (Zerveas et al., 2023, section 3.1)."""
 
 from __future__ import annotations
 

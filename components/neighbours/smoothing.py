@@ -1,4 +1,4 @@
-"""Compute soft labels for a query's candidates: evidence-based label smoothing, and the alternatives in its paper.
+"""Soft labels for a query's candidates: evidence-based label smoothing, and the alternatives in its paper.
 
 The ground truth are the documents that are judged relevant. A candidate that is similar to them is likely to be
 relevant too, even if it was not judged. It therefore gets a share of the target distribution that grows with its
