@@ -1,6 +1,6 @@
 """Exchange of tensors, sums and gradients between the workers of one training.
 
-The gradient of `gather` is that of one process without a factor for the number of workers (see the tests).
+The gradient of `gather` equals that of one process. It needs no factor for the number of workers (see the tests).
 """
 
 from collections.abc import Iterator
