@@ -98,8 +98,8 @@ class Source(Config):
     """Number of queries to keep, by split. `{train: 10000}` samples by query ids. `{train: {queries: 10000, by:
     document}}` samples by the ids of their relevant documents. All documents are kept, unless `only_judged` is set."""
     only_judged: bool = Field(False, exclude_if=lambda only: not only)
-    """Restriction to documents that a judgement of a kept query names. Use it for trials: retrieval is easier than in
-    the whole collection."""
+    """Restriction to documents that a judgement of a kept query names. Use it only for trials, because retrieval is
+    easier than in the whole collection."""
 
     own_document: Decision | None = Field(None, exclude_if=lambda decision: decision is None)
     """Treatment of the document that a query itself is, as in ArguAna, Quora and item-to-item search. `leave out`: the

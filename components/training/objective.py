@@ -73,23 +73,23 @@ class Objective(nn.Module, ABC):
     texts: ClassVar[tuple[str, ...]] = ("queries", "documents")
     """Parts of the token store that the objective reads."""
     views: ClassVar[tuple[str, ...]] = ("group",)
-    """Names of the scores that loss terms can use (`over`). A literal."""
+    """Names of the scores that loss terms can use (`over`). Must be a literal."""
     prefixes: ClassVar[tuple[str, ...]] = ()
-    """Those of `views` whose scores come from vectors that a loss may truncate (`dimensions`). A literal."""
+    """Those of `views` whose scores come from vectors that a loss may truncate (`dimensions`). Must be a literal."""
     blocks: ClassVar[tuple[str, ...]] = ()
-    """Those of `views` that have additional blocks of scores (`Scores.others`). A literal."""
+    """Those of `views` that have additional blocks of scores (`Scores.others`). Must be a literal."""
     scores_of: ClassVar[dict[str, str]] = {}
     """Kind of the scored items, by view, if they are not candidates. Losses declare the same word
-    (`components.needs`). A literal."""
+    (`components.needs`). Must be a literal."""
     measures: ClassVar[tuple[str, ...]] = ()
-    """Validation measures of `judge` and `summarise`. Every objective also has `loss`. A literal."""
+    """Validation measures of `judge` and `summarise`. Every objective also has `loss`. Must be a literal."""
     lowest: ClassVar[tuple[str, ...]] = ()
     """Those of `measures` whose lowest value is best, as for `loss`."""
     reads: ClassVar[float] = 1.0
-    """Approximate number of passes of each text through the main model. Additional models count by their size. A
-    literal. It serves to estimate training time when the model is not measured."""
+    """Approximate number of passes of each text through the main model. Additional models count by their size.
+    The value serves to estimate training time if the model is not measured. It must be a literal."""
     predicts: ClassVar[float] = 0.0
-    """Approximate number of predictions over the whole vocabulary per token read. A literal."""
+    """Approximate number of predictions over the whole vocabulary per token read. Must be a literal."""
     self_check: bool = True
     """True if the gradient is checked before the first update (`components.training.self_check`). Set False for an
     objective whose `encode` or `terms` draw random numbers other than dropout's."""
