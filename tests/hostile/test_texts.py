@@ -296,8 +296,8 @@ def bomb(first: str, next: str) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: &a [*a]", "an alias that holds itself"),
-        ("a: &a {b: *a}", "an alias that holds itself"),
+        ("a: &a [*a]", "an alias that contains itself"),
+        ("a: &a {b: *a}", "an alias that contains itself"),
         (bomb("[x, x]", "[{}]"), "more than 100,000 values"),
         (bomb("{x: 1}", "{{<<: [{}]}}"), "more than 100,000 values"),
         ("a: !!python/object/apply:os.system [touch x]", "could not determine a constructor for the tag"),
@@ -322,7 +322,7 @@ def test_aliases_that_hold_what_they_name_are_fine(tmp_path: Path) -> None:
 
 def test_an_answer_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "SECONDS", 0.05)
-    with pytest.raises(UserError, match=r"answer '\(a\|aa\)\+\$': searching one text takes more than"):
+    with pytest.raises(UserError, match=r"the answer '\(a\|aa\)\+\$' takes more than"):
         matcher(["(a|aa)+$"], "regex")("a" * 60 + "b")
 
 

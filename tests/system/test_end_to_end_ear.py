@@ -375,7 +375,7 @@ def test_the_papers_numbers_of_natural_questions() -> None:
     [
         ({"terms": {}}, "a generator is one of relevance, writer, file; given: none"),
         ({"terms": {"relevance": {}, "learn_from": "nobody"}}, "learn_from: 'nobody'; accepted: terms"),
-        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator keeps all its layers"),
+        ({"terms": {"writer": {"model": {"model": "x", "layers": 2}}}}, "a generator always keeps all its layers"),
         (
             {
                 "terms": {
@@ -677,10 +677,10 @@ READER = {"model": {"model": "x"}, "depths": [4]}
         ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
         (
             {"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},
-            "losses: components.losses.listwise.cross_entropy reads scores of candidates, and `over: group` of the "
+            "losses: components.losses.listwise.cross_entropy reads scores of candidates, but `over: group` of the "
             "objective query_reranker has scores of query ranks. Use a loss for these, such as components.losses.",
         ),
-        ({"rerankers.ri.train.losses.0.over": "batch"}, "over: 'batch'; the objective query_reranker accepts group"),
+        ({"rerankers.ri.train.losses.0.over": "batch"}, "over: got 'batch', but the objective query_reranker"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_runs(

@@ -177,5 +177,5 @@ def test_it_loads_again(made: Any, tmp_path: Path) -> None:
 
 
 def test_a_reader_is_not_cut() -> None:
-    with pytest.raises(ValueError, match="a reader keeps all its layers"):
+    with pytest.raises(ValueError, match="a reader always keeps all its layers"):
         ReaderConfig(model="x", layers=2)

@@ -279,7 +279,7 @@ def test_a_kill_leaves_no_folder_that_loads(run: Place, tmp_path: Path, monkeypa
     ("words", "says"),
     [
         (["--set", "k=3"], "--set: an exported system searches as its system.json says; accepted: with a config"),
-        (["-k", "41"], "-k: got 41 documents for a query; accepted: 1 to 40, the size of the collection"),
+        (["-k", "41"], "-k: got 41, but the collection has 40 documents. Use 1 to 40."),
     ],
 )
 def test_words_that_a_folder_does_not_take(
@@ -309,7 +309,9 @@ def test_a_cut_model_is_found_before_anything_is_opened(exported: Callable[[str]
     shutil.copytree(exported("ranker over retriever") / "system", folder)
     weights = folder / "ranker" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UserError, match=rf"^{weights}: not in safetensors, or cut: .*; export the system again$"):
+    with pytest.raises(
+        UserError, match=rf"^{weights}: not a safetensors file, or truncated: .*; export the system again$"
+    ):
         configs.read(folder)
 
 

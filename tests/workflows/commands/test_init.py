@@ -259,7 +259,7 @@ def test_a_table_that_cannot_be_read_is_not_passed_over(
     assert main(["init", "own"]) == 2
     error = said()[1]
     assert error.startswith(f"error: {says}")
-    assert error.endswith("; mend the file, or move it away\n")
+    assert error.endswith(". Fix the file, or move it away.\n")
     assert not Path("own.yaml").exists()
     plain_names(tmp_path / "own")
     (tmp_path / "own" / name).rename(tmp_path / "own" / f"aside-{name}")
@@ -383,7 +383,9 @@ def test_judgements_of_ids_that_no_column_has(tmp_path: Path, monkeypatch: pytes
         "qrels: {query_id: THEIRS, doc_id: THEIRS}}\n"
     )
     assert main(["plan", "own.yaml"]) == 2
-    assert said()[1].startswith("error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other that a ")
+    assert said()[1].startswith(
+        "error: own.yaml: own/judgements.csv:2: there is no query 'q0', nor any other query that "
+    )
 
 
 @pytest.mark.parametrize("made", [beir, msmarco, dpr])
@@ -429,7 +431,9 @@ def test_what_is_wrong_is_counted_with_its_place(tmp_path: Path, monkeypatch: py
     text = Path("mine.yaml").read_text()
     assert "# on_bad: drop  # would leave out: 1 x document with neither" in text
     assert main(["plan", "mine.yaml"]) == 2
-    assert "mine/corpus.jsonl:5: document with neither title nor text 'e'; mend it, or set data.on_bad" in said()[1]
+    assert (
+        "mine/corpus.jsonl:5: document with neither title nor text 'e'. Fix the record, or set data.on_bad" in said()[1]
+    )
     assert main(["plan", "mine.yaml", "--set", "data.on_bad=drop"]) == 0
 
 
@@ -507,11 +511,11 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     said_lines = said()[1].splitlines()
     assert said_lines[1:3] == ["  a.csv: columns x, y: none that is known", "  b.pdf: no table (.pdf)"]
     assert said_lines[3].startswith("  c.parquet: not a Parquet file")
-    assert said_lines[4] == "  scifact/: a collection of its own; accepted: odd/scifact"
+    assert said_lines[4] == "  scifact/: a separate collection; to read it, name odd/scifact"
     assert said_lines[5] == "accepted:"
     assert len(said_lines) == 13
     assert main(["init", "odd/c.parquet"]) == 2
-    assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]; mend the file, .*\n", said()[1])
+    assert re.fullmatch(r"error: odd/c\.parquet: not a Parquet file: .*[^.]\. Fix the file, .*\n", said()[1])
     write(tmp_path / "told" / "told.csv", "statement,abstract", "a,b")
     assert main(["init", "told/told.csv"]) == 0
     assert "told.csv: not read: statement\n" in said()[0]
@@ -522,7 +526,7 @@ def test_what_makes_no_sense_is_named_line_by_line(tmp_path: Path, monkeypatch: 
     pairs(tmp_path / "odd")
     write(tmp_path / "odd" / "more.csv", "question,text", "a?,b")
     assert main(["init", "odd"]) == 2
-    assert said()[1].startswith("error: several tables of pairs: faq.csv, more.csv; accepted: one, or names")
+    assert said()[1].startswith("error: There are several tables of pairs: faq.csv, more.csv. Keep one, name")
     write(tmp_path / "void" / "docs.csv", "id,text")
     assert main(["init", "void"]) == 2
     assert said()[1] == "error: void: no documents were read\n"

@@ -312,7 +312,7 @@ def test_a_config_is_laid_over_its_base(tmp_path: Path, ar2: dict[str, Any]) -> 
 def test_bases_that_are_none(tmp_path: Path) -> None:
     for base, says in (
         ("tiny.yaml", "is its own base"),
-        (3, "base: expected the name of a file beside this one, got 3"),
+        (3, r"base: got 3\. Use the path of a file"),
     ):
         with pytest.raises(UserError, match=says):
             read(tmp_path, {"base": base})
@@ -558,7 +558,7 @@ def test_a_grid_is_one_experiment_with_other_numbers(tmp_path: Path, ar2: dict[s
             r"'AR2' \(.*one\.yaml\) has no 'retriever 7'; it has 'BM25', 'start model', 'BM25 \+ ",
         ),
         ({"other_systems": ["retriever 7"]}, r"'AR2' \(.*one\.yaml\) has no 'retriever 7'"),
-        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4; accepted: one value"),
+        ({"sets": ["k=3", "k=4"]}, r"tiny\.yaml: sets: k is set twice, to 3 and to 4\. Use one value"),
     ],
 )
 def test_what_there_is_not_cannot_be_compared(tmp_path: Path, ar2: dict[str, Any], more: Any, says: str) -> None:

@@ -220,7 +220,7 @@ def test_ids_of_a_ranking_are_read_in_the_collections_form(tmp_path: Path) -> No
 
 def test_without_the_form_it_is_told(tmp_path: Path) -> None:
     data, path = in_two_forms(tmp_path / "data")
-    says = "it is there in another Unicode form, NFC. Write `ids: NFC` under `data` to read all ids in one form."
+    says = "it exists in a different Unicode form, NFC. Write `ids: NFC` under `data` to read all ids in one form."
     with pytest.raises(UserError, match=f"is none of the collection's; {says}"):
         given(data, tmp_path / "out", path)
     path.write_text(path.read_text().replace(unicodedata.normalize("NFD", "q-caf\u00e9"), "q-caf\u00e9"))

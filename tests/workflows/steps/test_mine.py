@@ -465,10 +465,10 @@ def test_a_sampler_that_fails_is_named_with_its_line(drawn: Any, ranking: Path, 
     [
         (
             "two",
-            "takes scores, count; accepted: scores, count, rng, positive, and behind a `\\*` options with a default",
+            r"takes scores, count\. It must take scores, count, rng, positive, and after a `\*` only options with a",
         ),
-        ("bare", "temperature: no default"),
-        ("five", "takes scores, count, rng, positive, a; accepted"),
+        ("bare", "has options without a default: temperature"),
+        ("five", r"takes scores, count, rng, positive, a\. It must"),
     ],
 )
 def test_a_samplers_signature_is_checked(own_samplers: str, name: str, says: str) -> None:

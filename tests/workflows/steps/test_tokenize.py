@@ -93,7 +93,7 @@ def test_prompts_stand_before_the_texts(tmp_path: Path, data: Path, encoder: Pat
 def test_tokens_are_of_one_prompt(tmp_path: Path, tokens: Path, retriever: Path, encoder: Path) -> None:
     other = toy.started(tmp_path / "other", toy.retriever_config(encoder, query_prompt="bara: "))
     assert len(TokenStore(tokens, retriever / "model").queries) == 24
-    with pytest.raises(UserError, match="these tokens were made with another tokenizer"):
+    with pytest.raises(UserError, match="these tokens were made with a different tokenizer"):
         TokenStore(tokens, other / "model")
 
 

@@ -290,7 +290,7 @@ def test_a_trial_that_fails_does_not_end_the_others(halved: Place, tmp_path: Pat
     assert re.search(r"^trial 1: failed: step 'warm retriever' failed: .*  \(", err, re.M)
     assert out.startswith("RR@10, dev split; 2 trials: 1 done, 1 failed\n")
     assert re.search(
-        r"^  trial 1 failed: step 'warm retriever' failed: update 2: .* is nan; lower the learning rate", out, re.M
+        r"^  trial 1 failed: step 'warm retriever' failed: update 2: .* is nan. Lower the learning rate", out, re.M
     )
 
 
