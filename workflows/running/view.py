@@ -415,8 +415,9 @@ def rate_and_time_left(state: dict[str, Any]) -> tuple[str, str]:
         words = f"{duration(1 / rate)} per {singular}"
     else:
         words = f"{rate:,.0f} {unit}/s" if rate >= 100 else f"{rate:.3g} {unit}/s"
-    rest = "" if state["total"] is None else f"{duration((state['total'] - state['done']) / rate)} left"
-    return words, rest
+    if state["total"] is None or state["done"] >= state["total"]:
+        return words, ""
+    return words, f"{duration((state['total'] - state['done']) / rate)} left"
 
 
 def line(title: str, state: dict[str, Any] | None, seconds: float) -> str:
