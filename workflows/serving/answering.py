@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparring.components.config import UserError
@@ -43,6 +44,20 @@ class Waiting(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
+@dataclass(frozen=True)
+class About:
+    """What the page says of what it searches."""
+
+    name: str
+    """Name of the run, or of the exported system."""
+    collection: str = ""
+    """Name of the collection. Empty if it is not known."""
+    examples: Sequence[str] = ()
+    """Some queries of the collection."""
+    low: Mapping[str, float] = field(default_factory=dict)
+    """By system: a best score below this one is low."""
+
+
 class Unknown(UserError):
     """A system or document that does not exist."""
 
@@ -58,9 +73,10 @@ class Answering:
         default: str,
         left_out: Mapping[str, str],
         metrics: Metrics,
+        about: About,
     ) -> None:
         self.systems, self.documents, self.default, self.left_out = systems, documents, default, left_out
-        self.metrics = metrics
+        self.metrics, self.about = metrics, about
         # Models take all threads that they were given: one search at a time, away from the loop that reads requests.
         self._worker = ThreadPoolExecutor(1, "search")
         self._waiting: list[Waiting] = []
@@ -69,7 +85,10 @@ class Answering:
     def described(self) -> Systems:
         """Describe the systems."""
         return Systems(
-            systems=[_described(name, system) for name, system in self.systems.items()],
+            name=self.about.name,
+            collection=self.about.collection,
+            examples=list(self.about.examples),
+            systems=[_described(name, system, self.about.low.get(name)) for name, system in self.systems.items()],
             default=self.default,
             left_out=dict(self.left_out),
             limits=LIMITS,
@@ -148,6 +167,6 @@ def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
     return Result.model_construct(query=query, id=doc_id, documents=[Found.of(hit) for hit in hits])
 
 
-def _described(name: str, system: LoadedSystem) -> Described:
+def _described(name: str, system: LoadedSystem, low: float | None) -> Described:
     config = system.config
-    return Described(name=name, documents=config.documents, limit=config.limit, stages=list(config.stages))
+    return Described(name=name, documents=config.documents, limit=config.limit, low=low, stages=list(config.stages))

@@ -103,6 +103,9 @@ class Described(BaseModel):
     """In the collection."""
     limit: int
     """The most documents that it ranks for a query."""
+    low: float | None
+    """A best score below this one is low: 95 % of the dev queries, by which the run chose a system, had a higher one.
+    If null, the run did not choose, or by too few queries."""
     stages: list[str]
     """Names of its stages, in order, such as `lexical`, `dense`, `neighbours`, `fusion`, `ranker`."""
 
@@ -110,6 +113,12 @@ class Described(BaseModel):
 class Systems(BaseModel):
     """The systems that can be asked."""
 
+    name: str
+    """Name of the run, or of the exported system."""
+    collection: str
+    """Name of the collection. Empty for an exported system."""
+    examples: list[str]
+    """Some queries of the collection, to begin with."""
     systems: list[Described]
     default: str
     """The one that is asked where none is named."""

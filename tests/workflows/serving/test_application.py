@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from sparring.components.data.tables import document_text
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival
+from sparring.workflows.serving.answering import TOGETHER, About, Answering, Arrival
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -22,6 +22,7 @@ from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES,
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
 
+ABOUT = About("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
 TOKEN = "a-token-of-sixteen-characters"
 
 
@@ -36,7 +37,9 @@ def made(folder: Path, **options: Any) -> Made:
     """A service of two systems."""
     near, lists = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
-    answering = Answering({"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics())
+    answering = Answering(
+        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), ABOUT
+    )
     marks = Marks(folder / "marks.jsonl")
     options = {"token": None, "loopback": True, **options}
     return Made(application(answering, marks, facts={"identity": "x"}, **options), answering, lists, marks)
