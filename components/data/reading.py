@@ -7,6 +7,10 @@ from sparring.components.data.tables import document_text
 Template = Literal["fid"]
 """The name of a reader's template: `fid` is that of Fusion-in-Decoder's released code (Izacard and Grave, 2021)."""
 
+QUESTION, CONTEXT = "question:", "context:"
+"""The texts before a question and before a passage without a template, where the title is the beginning of the passage,
+as for every other model."""
+
 
 def question_text(question: str, template: Template | None) -> str:
     """Write a question as a model reads it.

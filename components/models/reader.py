@@ -21,16 +21,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from sparring.components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
 from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.reading import CONTEXT, QUESTION
 from sparring.components.data.template import Template
 from sparring.components.data.token_store import TokenStore
 from sparring.components.data.tokenizers import MODEL_CONFIG, load_tokenizer
 from sparring.components.data.tokens import Tokens
 from sparring.components.models import pretrained, saved
 from sparring.components.models.reader_configs import ReaderConfig
-
-QUESTION, CONTEXT = "question:", "context:"
-"""The texts before a question and before a passage without a template, where the title is the beginning of the passage,
-as for every other model."""
 
 
 class PassageStates(NamedTuple):

@@ -41,6 +41,11 @@ class Fused(System):
         return self.systems
 
     @property
+    def is_lexical(self) -> bool:
+        """Whether all parts' scores are BM25's."""
+        return all(part.is_lexical for part in self.systems)
+
+    @property
     def _lexical(self) -> list[int]:
         return [place for place, part in enumerate(self.systems) if part.is_lexical]
 

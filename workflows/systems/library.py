@@ -3,7 +3,7 @@ one, the service all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -11,13 +11,24 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sparring.components.config import Config, UserError
+from sparring.components.data.tables import QUERIES, read
 from sparring.components.data.vectors import SHARDS, DocumentVectors, document_shards
+from sparring.components.expansion import feedback
 from sparring.components.retrieval import quantised, topk
 from sparring.components.retrieval.kind import IndexOptions, RetrieverKind, kind_stored
 from sparring.components.retrieval.kinds.dense import INDEX
-from sparring.components.systems.config import DenseStage, LexicalStage, RankerStage, SystemConfig
+from sparring.components.systems.config import (
+    DenseStage,
+    ExpansionStage,
+    LexicalStage,
+    RankerStage,
+    ReaderStage,
+    SystemConfig,
+)
 from sparring.components.systems.documents import Documents, InMemory, InTable
+from sparring.components.systems.expanding import Expander, ExpansionWriter, RankPredictor
 from sparring.components.systems.loaded import BM25, LoadedEncoder, LoadedRetriever, Nearest, PairScorer, Vectors
+from sparring.components.systems.reading import AnswerWriter
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.steps import lucene
 from sparring.workflows.steps.search import SearchConfig
@@ -26,6 +37,7 @@ from sparring.workflows.store.store import Store
 from sparring.workflows.systems import deployable
 from sparring.workflows.systems.dense import Dense
 from sparring.workflows.systems.deployable import Deployment
+from sparring.workflows.systems.expanded import Expanded
 from sparring.workflows.systems.rows import Outcome, Row
 
 Thing = TypeVar("Thing")
@@ -53,13 +65,21 @@ class Library:
     def system(self, plan: Plan) -> LoadedSystem:
         """Open a system."""
         config, stages = plan.config, plan.deployment.stages
-        opened: dict[type[Config], dict[str, Any]] = {LexicalStage: {}, DenseStage: {}, RankerStage: {}}
+        kinds = (LexicalStage, DenseStage, RankerStage, ExpansionStage, ReaderStage)
+        opened: dict[type[Config], dict[str, Any]] = {kind: {} for kind in kinds}
         for kind, parts in opened.items():  # BM25 first, since Java starts while Python imports torch
             for name, _ in config.of_kind(kind):
                 parts[name] = stages[name].open(name, plan, self)
-        lexical, dense, rankers = opened.values()
-        documents = self.documents(plan.deployment.data)
-        return LoadedSystem(config, documents, lexical=lexical, dense=dense, rankers=rankers).wait()
+        lexical, dense, rankers, expanders, readers = opened.values()
+        return LoadedSystem(
+            config,
+            self.documents(plan.deployment.data),
+            lexical=lexical,
+            dense=dense,
+            rankers=rankers,
+            expanders=expanders,
+            reader=next(iter(readers.values()), None),
+        ).wait()
 
     def documents(self, data: Step) -> Documents:
         """Open a collection's documents."""
@@ -77,6 +97,31 @@ class Library:
         return self._once(
             lambda: PairScorer(folder, precision=precision, merge=False, **self._options()), model, precision
         )
+
+    def expander(self, expanded: Expanded, stage: ExpansionStage) -> Expander:
+        """Open the models of an expansion stage. A query with the text of one of the run's keeps that one's
+        expansions."""
+        data, writer, reranker = self._store.path(expanded.data), expanded.generator.writer, expanded.reranker
+        opened: dict[str, Any] = {}
+        if writer is not None:
+            folder = self._store.path(writer) / "model"
+            opened["writer"] = self._once(lambda: ExpansionWriter(folder, **self._options()), writer)
+        if stage.relevance is not None:
+            opened["frequencies"] = self._once(lambda: feedback.frequencies(data), expanded.data, "frequencies")
+        if reranker is not None:
+            model, precision = self._store.path(reranker.model) / "model", reranker.precision
+            opened["predictor"] = self._once(
+                lambda: RankPredictor(model, precision=precision, **self._options()), reranker.model, precision
+            )
+        return Expander(stage, **opened, ids=partial(_ids_in, data / "queries.parquet"))
+
+    def reader(self, model: Step, stage: ReaderStage) -> AnswerWriter:
+        """Open a reader."""
+        folder, limits = (
+            self._store.path(model) / "model",
+            {"precision": stage.precision, "new_tokens": stage.new_tokens},
+        )
+        return self._once(lambda: AnswerWriter(folder, **limits, **self._options()), model, *limits.values())
 
     def retriever(self, dense: Dense, name: str, plan: Plan) -> LoadedRetriever:
         """Open a retriever, and its vectors or its index."""
@@ -151,6 +196,13 @@ class Library:
             self._open[key] = make()
         thing: Thing = self._open[key]
         return thing
+
+
+def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
+    """Return the ids of queries in a table by their texts. A text that the table lacks is its own id."""
+    rows = read(queries, QUERIES, columns=["query_id", "text"], filters=[("text", "in", list(texts))])
+    ids = dict(zip(rows["text"].to_pylist()[::-1], rows["query_id"].to_pylist()[::-1], strict=True))
+    return [ids.get(text, text) for text in texts]
 
 
 def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: int, **options: Any) -> topk.Keys:

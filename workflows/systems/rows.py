@@ -35,7 +35,7 @@ class Row:
     ranking: Step | None = None
     """The ranking that was measured. None if something else was."""
     system: System | None = None
-    """How it answers queries. None if something else than a ranking was measured, such as a reader's answers."""
+    """How it answers queries. None if only its vectors were measured."""
     encoder: Dense | None = None
     """The retriever whose vectors were measured, if no ranking was."""
     answers: AnswerConfig | None = None
