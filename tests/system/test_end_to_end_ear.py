@@ -643,7 +643,7 @@ def test_readers_answer_as_the_step_did(whole: Place, tmp_path: Path, said: tiny
     assert program.stdout.splitlines()[0].startswith("answer:")
     description = json.loads((folder / "system.json").read_text())
     assert description["stages"]["reader"]["passages"] == 2
-    with pytest.raises(UserError, match="template: released, which `example.py` does not read"):
+    with pytest.raises(UserError, match=r"template: released, which `example\.py` does not read"):
         deployable.of_folder(loading.read(whole.config, [], whole.runs).outcome.ranked[names[2]])
 
 
