@@ -132,3 +132,12 @@ def test_feedback_documents_are_those_of_the_query() -> None:
 
         samples = relevance_model.expansions(query, feedback, counted, config, rng)
         assert text == f"{query.rstrip(' ?')} ? {' '.join(dict.fromkeys(samples))}"
+
+
+def test_a_query_without_expansions_keeps_its_ranking() -> None:
+    stage = ExpansionStage.model_validate({"of": "lexical", "generate": {}, "generator": "generator"})
+    writer: Any = lambda texts, *_: [[] for _ in texts]  # noqa: E731
+    search: Any = Searches()
+    for lists in ([ranking("nothing")], [[]]):
+        assert Expander(stage, writer=writer)(["nothing"], lists, documents(), search) == lists
+    assert search.texts == []
