@@ -1,5 +1,5 @@
-"""A run's systems with their models and indexes open, each once however many systems use it. The command `search` opens
-one, the service all."""
+"""A run's systems with their models and indexes open. Systems that share a model or an index share one copy. The
+command `search` opens one system, the service all."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Thing = TypeVar("Thing")
 
 
 class Plan(NamedTuple):
-    """A system of a run that was fetched, and its description."""
+    """A fetched system of a run, and its description."""
 
     config: SystemConfig
     deployment: Deployment
@@ -56,8 +56,8 @@ class Library:
     def __init__(
         self, store: Store, *, threads: int, models: Callable[[], Mapping[str, Any]], resident: bool = False
     ) -> None:
-        """`models` returns further options of `Inference`. With `resident` the documents' texts are held in memory, for
-        many queries."""
+        """`models` returns further options of `Inference`. With `resident`, the documents' texts are held in memory,
+        for many queries."""
         self._store, self._resident, self._threads = store, resident, threads
         self._options = cache(lambda: {"threads": threads, **models()})
         self._open: dict[tuple[Any, ...], Any] = {}
@@ -99,7 +99,7 @@ class Library:
         )
 
     def expander(self, expanded: Expanded, stage: ExpansionStage) -> Expander:
-        """Open the models of an expansion stage. A query with the text of one of the run's keeps that one's
+        """Open the models of an expansion stage. A query with the text of one of the run's queries gets that query's
         expansions."""
         data, writer, reranker = self._store.path(expanded.data), expanded.generator.writer, expanded.reranker
         opened: dict[str, Any] = {}
@@ -142,7 +142,8 @@ class Library:
         return LoadedRetriever(encoder, self.documents(plan.deployment.data), nearest, vectors)
 
     def _index(self, dense: Dense, *, rows: bool) -> tuple[Nearest, Vectors | None]:
-        """Return the search of the step `search`, by the run's index or exact, and with `rows` what reads vectors."""
+        """Return the search of the step `search`: by the run's index, or exact. With `rows`, also return a function
+        that reads vectors."""
         cuda, threads = self._options()["cuda"], self._threads
         path = self._store.path(dense.searched_vectors)
         kind = kind_stored(path)
@@ -179,7 +180,7 @@ class Library:
         return (parts[0][1] if len(parts) == 1 else partial(_in_parts, parts, document_shards(path))), None
 
     def _rescored(self, search: Nearest, dense: Dense, by: Step) -> Nearest:
-        """Return the search of the step `rescore`: other vectors order what a search returns."""
+        """Return the search of the step `rescore`, in which other vectors order the results of a search."""
         place, times = self._store.path(by), dense.search.rescore or 1
         documents, quantiser = DocumentVectors(place), quantised.read(place)
 
@@ -206,12 +207,12 @@ def _ids_in(queries: Path, texts: Sequence[str]) -> list[str]:
 
 
 def _exact(kind: RetrieverKind, shards: Any, queries: Any, order: topk.Keys, k: int, **options: Any) -> topk.Keys:
-    """Search all documents without an index."""
+    """Search all documents, without an index."""
     return kind.top_k(queries, shards, order, k, **options)
 
 
 def _in_parts(parts: Any, shards: Any, queries: Any, order: topk.Keys, k: int) -> topk.Keys:
-    """Search an index of several files, and merge the lists."""
+    """Search an index that has several files, and merge the lists."""
     begins = np.cumsum([0, *map(len, shards)])
     lists = [search(queries, order[begins[file.first] : begins[file.stop]], k) for file, search in parts]
     return topk.merge(lists, min(k, len(order)))
@@ -224,7 +225,7 @@ def _faiss(folder: Path, search: SearchConfig, threads: int) -> Any:
 
 
 def _reader(folder: Path) -> Vectors:
-    """Return what reads the vectors of some rows, in any order."""
+    """Return a function that reads the vectors of some rows, in any order."""
     vectors = DocumentVectors(folder)
 
     def read(rows: np.ndarray) -> np.ndarray:
@@ -235,23 +236,24 @@ def _reader(folder: Path) -> Vectors:
 
 
 def fetched(deployment: Deployment, store: Store) -> Plan:
-    """Fetch a system, and describe it. UserError if something was not made or was dropped."""
+    """Fetch a system, and describe it. UserError if an artifact was not made or was dropped."""
     deployment.fetch(store)
     return Plan(deployment.describe(store), deployment)
 
 
 def measured(row: Row, store: Store) -> Plan:
-    """Fetch a system as the run measured it. UserError if it has a stage that cannot answer new queries too."""
+    """Fetch a system as the run measured it. UserError if a stage cannot answer new queries."""
     return fetched(Deployment.of_row(row), store)
 
 
 def last(outcome: Outcome, store: Store) -> Plan:
-    """Fetch a run's last retriever. It need not have been measured."""
+    """Fetch a run's last retriever, measured or not."""
     return fetched(Deployment.of(deployable.LAST, outcome.retrieval, outcome.data), store)
 
 
 def of_run(outcome: Outcome, store: Store) -> tuple[dict[str, Plan], dict[str, str]]:
-    """Fetch all systems of a run that can answer, by name, and the reasons why others cannot. UserError if none can."""
+    """Fetch all systems of a run that can answer new queries, by name. Return them with the reasons why others cannot.
+    If no system can, return the last retriever alone."""
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     for name, row in outcome.ranked.items():
