@@ -89,8 +89,8 @@ class Result(BaseModel):
     """Its text."""
     id: str | None
     """The document that the query is; null for a text."""
-    answer: Reading | None = Field(None, exclude_if=lambda answer: answer is None)
-    """The reader's answer. Left out if the system has no reader."""
+    answer: Reading | None
+    """The reader's answer; null if the system has no reader."""
     documents: list[Found]
 
 
