@@ -200,6 +200,10 @@ def test_with_language_models(eared: Place, beir: Path, encoder: Path, tmp_path:
     assert place("run") == 0
     assert systems(place)[-2:] == ["EAR-RD", "EAR-RD + dense"]
     check_live(place, ["first expansion", "EAR-RD"], "test", 10)
+    assert place("export", str(tmp_path / "out"), "--system", "EAR-RD") == 0
+    wanted = [(tmp_path / "out" / "system", list(queries(place, "test").values())[:2], 10)]
+    (lists,) = searching.by_systems(wanted)
+    assert searching.by_examples(wanted) == [[[hit["doc_id"] for hit in hits] for hits in lists]]
     labels = [one["label"] for one in place.metrics()["steps"]]
     assert {"taught fold 1 generator", "taught fold 2 generator", "taught generator"} <= set(labels)
     assert "asked expansions (train)" not in labels

@@ -106,17 +106,11 @@ class Expanded(System):
         return [node for node in (self.generator.writer, reranker) if node is not None]
 
     def check_folder(self) -> None:
-        """Raise UserError if the folder's `example.py` cannot expand and choose in the same way."""
-        label, generate = self.ranking("queries").label, self.generator.generate
-        if generate is not None and generate.method == "sample" and generate.number > 1:
-            raise UserError(
-                f"{label!r} samples expansions from a language model, which `example.py` does not; accepted: method: "
-                "beam, or number: 1. `search CONFIG` and `serve CONFIG` answer with it"
-            )
+        """Raise UserError if the folder's `example.py` cannot choose in the same way."""
         if self.reranker is not None and self.reranker.template == "released":
             raise UserError(
-                f"{label!r} has a query reranker with template: released, which `example.py` does not read; accepted: "
-                "template: paper. `search CONFIG` and `serve CONFIG` answer with it"
+                f"{self.ranking('queries').label!r} has a query reranker with template: released, which `example.py` "
+                "does not read; accepted: template: paper. `search CONFIG` and `serve CONFIG` answer with it"
             )
 
     def fetch(self, store: Store) -> None:

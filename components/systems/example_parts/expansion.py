@@ -45,6 +45,12 @@ for (title, *_), share in zip(feedback, shares.tolist()):
     if title:
         choices[title] += share
 """
+RANDOM = """\
+def random(number):  # which depends on the query and the number alone
+    key = "\\x1f".join(map(str, [*stage["seed"], "expand", query, number]))
+    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=seed))
+"""
 SAMPLED = """\
 
 # The first expansion is the likeliest. The others are samples: the largest logits after adding Gumbel noise.
@@ -52,22 +58,49 @@ texts = sorted(choices, key=lambda text: (-choices[text], text))
 logits, count = np.log([choices[text] for text in texts]) / config["temperature"], COUNT
 written = [" ".join(texts[:count])] if texts else []
 for number in range(2, config["number"] + 1 if texts else 0):
-    key = "\\x1f".join(map(str, [*stage["seed"], "expand", query, number]))
-    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
-    noisy = logits + np.random.Generator(np.random.Philox(key=seed)).gumbel(size=len(logits))
+    noisy = logits + random(number).gumbel(size=len(logits))
     written.append(" ".join(texts[i] for i in np.argsort(-noisy, kind="stable")[:count]))
 """
 WRITTEN = """\
 config, tokenizer = stage["generate"], AutoTokenizer.from_pretrained(stage["generator"])
-writer = AutoModelFor.from_pretrained(stage["generator"])
+writer = AutoModelFor.from_pretrained(stage["generator"]).eval()
 read = tokenizer([config["prompt"].replace("{query}", query)], return_tensors="pt", truncation=True)["input_ids"]
 CONTINUED\
-beams = (config["beams"] or config["number"]) if config["method"] == "beam" else 1
-output = writer.generate(
-    input_ids=read, attention_mask=read.new_ones(read.shape), num_beams=beams, num_return_sequences=config["number"],
-    do_sample=False, max_new_tokens=config["new_tokens"], min_new_tokens=0, max_length=None,
-    pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-written = tokenizer.batch_decode(output[:, CUT:], skip_special_tokens=True)
+pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+options = {"do_sample": False, "max_new_tokens": config["new_tokens"], "min_new_tokens": 0, "max_length": None,
+           "pad_token_id": pad}
+decoded = lambda output: tokenizer.batch_decode(output[:, CUT:], skip_special_tokens=True)
+"""
+BEAMS = """\
+written = decoded(writer.generate(
+    input_ids=read, attention_mask=torch.ones_like(read), num_beams=config["beams"] or config["number"],
+    num_return_sequences=config["number"], **options))
+"""
+SAMPLES = """\
+written = decoded(writer.generate(input_ids=read, attention_mask=torch.ones_like(read), num_beams=1, **options))
+"""
+MORE_SAMPLES = """\
+
+# The first expansion is the likeliest. The others are samples: greedy decoding takes the only token that is left.
+class Sampler:
+    numbers, position = np.stack([random(n).random(config["new_tokens"]) for n in range(config["number"] - 1)]), 0
+    def __call__(self, ids, logits):
+        logits = logits.float() / config["temperature"]
+        if config["top_k"] is not None and config["top_k"] < logits.shape[-1]:
+            logits = logits.masked_fill(logits < logits.topk(config["top_k"], -1).values[:, -1:], -torch.inf)
+        if config["top_p"] is not None and config["top_p"] < 1:
+            ordered, order = logits.sort(dim=-1, descending=True)
+            before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+            ordered = ordered.masked_fill(before >= config["top_p"], -torch.inf)
+            logits = torch.full_like(logits, -torch.inf).scatter(-1, order, ordered)
+        total = logits.softmax(-1).double().cumsum(-1)
+        reached = total <= torch.from_numpy(self.numbers[:, [self.position]]) * total[:, -1:]
+        self.position += 1
+        token = reached.sum(-1, keepdim=True).clamp_max(logits.shape[-1] - 1)
+        return torch.full_like(logits, -torch.inf).scatter_(1, token, 0.0)
+copies = read.repeat(config["number"] - 1, 1)
+written += decoded(writer.generate(
+    input_ids=copies, attention_mask=torch.ones_like(copies), num_beams=1, logits_processor=[Sampler()], **options))
 """
 CONTINUED = """\
 read = read[:, :-1] if read[0, -1] == tokenizer.eos_token_id and read.shape[1] > 1 else read
@@ -132,10 +165,14 @@ def _expanded(stage: ExpansionStage) -> str:
         choices = {"terms": TERMS, "sentence": SENTENCES, "title": TITLES}[draws]
         count = 'config["terms"]' if draws == "terms" else "1"
         weights = RM3 if stage.relevance.model == "rm3" else ROCCHIO
-        return FEEDBACK.replace("WEIGHTS", weights) + choices + SAMPLED.replace("COUNT", count)
+        return FEEDBACK.replace("WEIGHTS", weights) + choices + RANDOM + SAMPLED.replace("COUNT", count)
+    assert stage.generate is not None
     causal = stage.architecture == "causal"
     written = WRITTEN.replace("CONTINUED", CONTINUED if causal else "").replace("AutoModelFor", _model(stage))
-    return written.replace("CUT", "read.shape[1]" if causal else "0")
+    written = written.replace("CUT", "read.shape[1]" if causal else "0")
+    if stage.generate.method == "beam":
+        return written + BEAMS
+    return written + SAMPLES + (RANDOM + MORE_SAMPLES if stage.generate.number > 1 else "")
 
 
 def _chosen(stage: ExpansionStage) -> str:
@@ -151,7 +188,9 @@ def _model(stage: ExpansionStage) -> str:
 
 def modules(stage: ExpansionStage) -> list[str]:
     """List the modules that the lines use."""
-    return ["collections", "hashlib", "numpy as np", "regex"] if stage.relevance is not None else []
+    if stage.relevance is not None:
+        return ["collections", "hashlib", "numpy as np", "regex"]
+    return ["hashlib", "numpy as np", "torch"]
 
 
 def transformers(stage: ExpansionStage) -> list[str]:

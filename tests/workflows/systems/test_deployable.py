@@ -61,9 +61,9 @@ def test_systems_of_expansions_and_readers_can_be_exported() -> None:
     assert with_reader["first expansion + reader k=1"] == ["lexical", "expansion", "reader"]
 
 
-def test_what_a_folder_cannot_have_of_expansions_is_named() -> None:
-    ranked = outcome("ear/squad-gar.yaml").ranked
-    with pytest.raises(UserError, match=r"cannot be deployed: .* samples expansions from a language model, which"):
+def test_what_cannot_be_deployed_of_expansions_is_named() -> None:
+    ranked = outcome("ear/squad.yaml", "rerankers.ri.template=released").ranked
+    with pytest.raises(UserError, match=r"'EAR-RI' cannot be deployed: .* template: released, which `example\.py`"):
         deployable.of_folder(ranked["EAR-RI"])
     assert "expansion" in deployable.Deployment.of_row(ranked["EAR-RI"]).stages
     with pytest.raises(UserError, match=r"cannot be deployed: its ranking is of expansions that the judgements choose"):
