@@ -141,6 +141,8 @@ class ExpansionStage(StageConfig):
     """Folder of the language model."""
     architecture: Literal["seq2seq", "causal"] = "seq2seq"
     """Whether the language model writes after it has read, or continues what it reads."""
+    query_tokens: int = Field(64, ge=3)
+    """Maximum length of the language model's input in tokens, special tokens included."""
     seed: list[int | str] = []
     """Beginning of the keys of random choices. The query's text follows."""
     question: bool = False

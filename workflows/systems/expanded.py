@@ -53,6 +53,12 @@ class QueryReranker:
     passage: bool
     """Whether it reads the first document that the expansion retrieves."""
 
+    def described(self, folder: str) -> QueryRerankerConfig:
+        """Describe it as `system.json` does, in a folder."""
+        return QueryRerankerConfig(
+            folder=folder, precision=self.precision, template=self.template, passage=self.passage
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Expanded(System):
@@ -119,19 +125,15 @@ class Expanded(System):
 
     def describe(self, name: str, store: Store, names: Names) -> Stage:
         """Describe the generator, and the choice among its expansions."""
-        generator, reranker, architecture = self.generator, None, "seq2seq"
+        generator = self.generator
+        model: dict[str, Any] = {}
         if generator.writer is not None:
-            architecture = read_json(store.path(generator.writer) / "model" / MODEL_CONFIG)["architecture"]
-        if self.reranker is not None:
-            reranker = QueryRerankerConfig(
-                folder=path_for("query-reranker", name),
-                precision=self.reranker.precision,
-                template=self.reranker.template,
-                passage=self.reranker.passage,
-            )
+            settings = read_json(store.path(generator.writer) / "model" / MODEL_CONFIG)
+            model = {key: settings[key] for key in ("architecture", "query_tokens")}
+        reranker = None if self.reranker is None else self.reranker.described(path_for("query-reranker", name))
         return Stage(
             of=names(self.lexical),
-            architecture=architecture,
+            **model,
             relevance=generator.relevance,
             frequencies=None if generator.relevance is None else path_for("frequencies", name, ".json"),
             generate=generator.generate,

@@ -64,7 +64,8 @@ for number in range(2, config["number"] + 1 if texts else 0):
 WRITTEN = """\
 config, tokenizer = stage["generate"], AutoTokenizer.from_pretrained(stage["generator"])
 writer = AutoModelFor.from_pretrained(stage["generator"]).eval()
-read = tokenizer([config["prompt"].replace("{query}", query)], return_tensors="pt", truncation=True)["input_ids"]
+read = tokenizer([config["prompt"].replace("{query}", query)], return_tensors="pt", truncation=True,
+                 max_length=stage["query_tokens"])["input_ids"]
 CONTINUED\
 pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 options = {"do_sample": False, "max_new_tokens": config["new_tokens"], "min_new_tokens": 0, "max_length": None,
