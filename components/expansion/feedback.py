@@ -24,10 +24,10 @@ from sparring.components.files import read_json, replacing, write_array, write_j
 from sparring.components.rng import keyed_rng
 
 SAMPLED = 100_000
-"""How many documents terms are counted in, spread over the collection: enough to know the common terms."""
+"""Number of documents in which terms are counted, spread over the collection. It is enough to know the common terms."""
 TEXTS, ROWS, OFFSETS, COUNTS = "feedback.arrow", "feedback-rows.arrow", "feedback-offsets.npy", "frequencies.json"
 FILES = (TEXTS, ROWS, OFFSETS, COUNTS)
-"""What workers read, which is made once for all of them."""
+"""Files that workers read. They are made once for all workers."""
 
 
 def gather(out: Path, data: Path, ranking: pa.Table, queries: pa.Array) -> None:

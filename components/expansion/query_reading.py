@@ -1,4 +1,4 @@
-"""What a query reranker reads (Chuang et al., 2023, section 3.4.2).
+"""Inputs of a query reranker (Chuang et al., 2023, section 3.4.2).
 
 Retrieval-independent (RI): `[CLS] question ? expansion [SEP]`. Retrieval-dependent (RD): `[CLS] question ? expansion
 [SEP] passage [SEP]`, where the passage is the first that the expanded query retrieves, with its title before it as for

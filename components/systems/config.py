@@ -52,7 +52,7 @@ class LexicalStage(BM25Config, StageConfig):
     index: str = "lucene"
     """Folder of the Lucene index."""
     analysis: AnalyzerConfig
-    """How documents and queries are split into terms."""
+    """Analyzer, which splits documents and queries into terms."""
     rm3: RM3Config | None = None
     """Relevance feedback. If None, there is none."""
     k: int = Field(ge=1)
@@ -132,19 +132,20 @@ class ExpansionStage(StageConfig):
     """Name of the lexical stage. Its own ranking has the feedback documents, and is the ranking of a query without an
     expansion."""
     relevance: RelevanceConfig | None = None
-    """How expansions are sampled from feedback documents. If None, a language model writes them."""
+    """Settings of sampling expansions from feedback documents. If None, a language model writes them."""
     frequencies: str | None = None
     """File with the number of documents that have each term, for feedback documents."""
     generate: GenerateConfig | None = None
-    """How a language model writes expansions."""
+    """Settings of a language model that writes expansions. If None, they come from feedback documents."""
     generator: str | None = None
     """Folder of the language model."""
     architecture: Literal["seq2seq", "causal"] = "seq2seq"
-    """Whether the language model writes after it has read, or continues what it reads."""
+    """Kind of the language model. `seq2seq` reads its input and then writes. `causal` continues its input."""
     query_tokens: int = Field(64, ge=3)
     """Maximum length of the language model's input in tokens, special tokens included."""
     seed: list[int | str] = []
-    """Beginning of the keys of random choices. The query's text follows."""
+    """Beginning of the key of a random choice. The query's text follows, so that a query always has the same
+    expansions."""
     question: bool = False
     """Whether the query without an expansion is a candidate too."""
     choice: Literal["first", "lowest", "concat", "all"] = "first"
@@ -157,7 +158,7 @@ class ExpansionStage(StageConfig):
     most: int = Field(1, ge=1)
     """Number of expansions with the lowest predicted ranks whose rankings are fused."""
     fusion: FusionConfig | None = None
-    """How the rankings of several expansions of a query are fused."""
+    """Fusion of the rankings of several expansions of a query."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

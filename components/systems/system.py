@@ -60,8 +60,8 @@ class Answered(NamedTuple):
 
 
 class Seconds(dict[str, float]):
-    """How long the parts of a search took, one after another. BM25 searches while a retriever does: of BM25 it is what
-    was waited for it afterwards."""
+    """Seconds that each part of a search took, one after another. BM25 runs at the same time as a retriever: its part
+    is only the wait for it afterwards."""
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
