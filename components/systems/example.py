@@ -198,8 +198,8 @@ def _lines(config: SystemConfig, name: str) -> str:
         is_expanded = any(isinstance(part, ExpansionStage) and part.of == name for part in config.stages.values())
         return _words(stage) + (KEPT_WORDS if is_expanded else "")
     if isinstance(stage, ExpansionStage):
-        several = "" if stage.fusion is None else _fused(stage.fusion, None)
-        return expansion.lines(stage, several).replace("OF", stage.of)
+        fusing = "" if stage.fusion is None else _fused(stage.fusion, None)
+        return expansion.lines(stage, fusing).replace("OF", stage.of)
     if isinstance(stage, ReaderStage):
         return reader.lines(stage).replace("OF", stage.of)
     if isinstance(stage, DenseStage):

@@ -151,11 +151,11 @@ scores["NAME"] = scores["NAME"] if chosen else scores["OF"]
 """
 
 
-def lines(stage: ExpansionStage, several: str) -> str:
-    """Return the lines that compute a stage's scores. `several` fuses the rankings of several expansions."""
+def lines(stage: ExpansionStage, fusing: str) -> str:
+    """Return the lines that compute a stage's scores. `fusing` has the lines that fuse the rankings of several expansions."""
     issued = ISSUED.replace("QUESTION", '[(0, "")] + ' if stage.question else "")
     issued = issued.replace("CONCAT", CONCAT if stage.choice == "concat" else "")
-    ranked = ONE if stage.fusion is None else SEVERAL + several + UNCHANGED
+    ranked = ONE if stage.fusion is None else SEVERAL + fusing + UNCHANGED
     return _expanded(stage) + issued + _chosen(stage) + ranked
 
 
