@@ -152,7 +152,7 @@ scores["NAME"] = scores["NAME"] if chosen else scores["OF"]
 
 
 def lines(stage: ExpansionStage, fusing: str) -> str:
-    """Return the lines that compute a stage's scores. `fusing` has the lines that fuse rankings of several expansions."""
+    """Return the lines that compute a stage's scores. `fusing` fuses the rankings of several expansions."""
     issued = ISSUED.replace("QUESTION", '[(0, "")] + ' if stage.question else "")
     issued = issued.replace("CONCAT", CONCAT if stage.choice == "concat" else "")
     ranked = ONE if stage.fusion is None else SEVERAL + fusing + UNCHANGED
