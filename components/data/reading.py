@@ -7,6 +7,10 @@ from sparring.components.data.tables import document_text
 Template = Literal["fid"]
 """Name of a reader's template. `fid` is the template of Fusion-in-Decoder's public code (Izacard and Grave, 2021)."""
 
+QUESTION, CONTEXT = "question:", "context:"
+"""The texts before a question and before a passage without a template, where the title is the beginning of the passage,
+as for every other model."""
+
 
 def question_text(question: str, template: Template | None) -> str:
     """Format a question by a template. If `template` is None, return it unchanged.

@@ -20,15 +20,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from sparring.components.compute.chunking import checkpointed, chunk_rows, is_unchunked, take_rows
 from sparring.components.data.batches import Batch, to_device, token_batches
+from sparring.components.data.reading import CONTEXT, QUESTION
 from sparring.components.data.template import Template
 from sparring.components.data.token_store import TokenStore
 from sparring.components.data.tokenizers import MODEL_CONFIG, load_tokenizer
+from sparring.components.data.tokens import Tokens
 from sparring.components.models import pretrained, saved
 from sparring.components.models.reader_configs import ReaderConfig
-
-QUESTION, CONTEXT = "question:", "context:"
-"""Texts before a question and before a passage, without a template. The passage then starts with its title, as for all
-models that are not readers."""
 
 
 class PassageStates(NamedTuple):
@@ -126,18 +124,23 @@ class Reader(nn.Module):
 
 
 class ReaderInputs:
-    """A reader's inputs: pairs of a question and a passage from a token store."""
+    """A reader's inputs: pairs of a question and a passage."""
 
-    def __init__(self, reader: Reader, folder: Path, model: Path) -> None:
-        """Open the token store `folder`, which must fit the reader's template. `model` is the reader's folder."""
-        tokens = TokenStore(folder, model, pairs=False, reading=reader.config.template)
-        before = [QUESTION, CONTEXT] if reader.config.template is None else ["", ""]  # else they are in the store
+    def __init__(self, reader: Reader, single: Template, questions: Tokens, passages: Tokens) -> None:
+        """`single` is the template of one text, of the reader's tokenizer. The texts are those of the reader's own
+        template (`components.data.reading`)."""
+        before = [QUESTION, CONTEXT] if reader.config.template is None else ["", ""]  # a template's are in the store
         question, context = reader.tokenizer(before, add_special_tokens=False)["input_ids"]
-        single = tokens.template
         self._template: Template = single._replace(
             pair_before=[*single.before, *question], pair_between=context, pair_after=single.after, segments=False
         )
-        self._texts, self._limit = (tokens.queries, tokens.documents), reader.config.passage_tokens
+        self._texts, self._limit = (questions, passages), reader.config.passage_tokens
+
+    @classmethod
+    def stored(cls, reader: Reader, folder: Path, model: Path) -> Self:
+        """Open the token store `folder`, which must fit the reader's template. `model` is the reader's folder."""
+        tokens = TokenStore(folder, model, pairs=False, reading=reader.config.template)
+        return cls(reader, tokens.template, tokens.queries, tokens.documents)
 
     def lengths(self, pairs: np.ndarray) -> np.ndarray:
         """Return the lengths of pairs, which are rows (P, 2) of a question and a passage: (P,)."""

@@ -27,7 +27,7 @@ class QueryReranker(Ranker):
 
     def __init__(self, inputs: ObjectiveInputs) -> None:
         super().__init__(inputs)
-        self._reading = RerankerInputs(inputs.data, self._tokens, self.model.config.pair_tokens)
+        self._reading = RerankerInputs.stored(inputs.data, self._tokens, self.model.config.pair_tokens)
 
     def _pairs(self, rows: np.ndarray) -> Batch:
         return self._reading.batch(rows[:, 1])

@@ -46,7 +46,7 @@ class ReaderObjective(Writing):
         super().__init__(inputs)
         self.model = Reader.load(inputs.model)
         self.measure_products([self.model.model.get_encoder(), self.model.model.get_decoder()])
-        self._readings = ReaderInputs(self.model, inputs.tokens, inputs.model)
+        self._readings = ReaderInputs.stored(self.model, inputs.tokens, inputs.model)
         answers = TokenStore(answer_tokens, inputs.model, pairs=False)
         self._template: Template = answers.template
         self._answers: Tokens = answers.documents

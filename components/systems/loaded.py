@@ -16,9 +16,7 @@ from sparring.components.retrieval.kinds.lexical import Lexical
 from sparring.components.retrieval.lucene_search import Searcher
 from sparring.components.systems.config import LexicalStage, NeighboursStage
 from sparring.components.systems.documents import Documents
-
-Ranking = list[tuple[str, float]]
-"""Documents of a query: ids with scores, best first."""
+from sparring.components.systems.rankings import Ranking
 
 Nearest = Callable[[Any, np.ndarray, int], topk.Keys]
 """(Q, d) vectors, or the rows of Q queries of another kind; the tie rank of each document; and k. To (Q, k) keys of the

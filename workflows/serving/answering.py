@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sparring.components.config import UserError
 from sparring.components.systems.documents import Documents
-from sparring.components.systems.system import Hit, LoadedSystem, Seconds
+from sparring.components.systems.system import Answered, LoadedSystem, Seconds
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.questions import (
     LIMITS,
@@ -21,6 +21,7 @@ from sparring.workflows.serving.questions import (
     Described,
     Found,
     Question,
+    Reading,
     Result,
     Systems,
     parts,
@@ -142,11 +143,11 @@ class Answering:
             queries = [query for batch in batches for query in batch]
             texts, without = zip(*queries, strict=True)
             began, seconds = time.perf_counter(), Seconds()
-            hits = iter(self.systems[name].search(texts, k, seconds, without=without))
+            answered = iter(self.systems[name].answer(texts, k, seconds, without=without))
             self.metrics.searched(name, len(queries), seconds)
             for number, batch in zip(numbers, batches, strict=True):
                 wait = began - arrivals[number].time
-                results = [_result(query, doc_id, next(hits)) for query, doc_id in batch]
+                results = [_result(query, doc_id, next(answered)) for query, doc_id in batch]
                 answers[number] = Answer.model_construct(
                     system=name, results=results, seconds=parts(seconds, wait), together=len(queries)
                 )
@@ -163,8 +164,10 @@ class Answering:
         return min(USUAL, self.systems[name].config.limit) if question.k is None else question.k
 
 
-def _result(query: str, doc_id: str | None, hits: list[Hit]) -> Result:
-    return Result.model_construct(query=query, id=doc_id, documents=[Found.of(hit) for hit in hits])
+def _result(query: str, doc_id: str | None, answered: Answered) -> Result:
+    answer = None if answered.answer is None else Reading.model_construct(**answered.answer._asdict())
+    documents = [Found.of(hit) for hit in answered.hits]
+    return Result.model_construct(query=query, id=doc_id, answer=answer, documents=documents)
 
 
 def _described(name: str, system: LoadedSystem, low: float | None) -> Described:

@@ -16,7 +16,8 @@ from typing import Any
 
 from sparring.components.files import write_json
 from sparring.components.systems.config import SYSTEM
-from sparring.components.systems.system import Hit
+from sparring.components.systems.reading import ReaderAnswer
+from sparring.components.systems.system import Answered, Hit
 from sparring.workflows.experiments.loading import Experiment
 
 FILE = "service.json"
@@ -58,7 +59,7 @@ def announced(
 
 def ask(
     folder: Path, identity: str, system: str, query: str | None, k: int, doc_id: str | None = None
-) -> list[Hit] | None:
+) -> Answered | None:
     """Ask a running service of a folder. None if no service of the same identity answers for the system: the caller
     then opens the models itself."""
     note = _read(folder / FILE)
@@ -71,8 +72,10 @@ def ask(
         if not _answers(note, identity):
             return None
         question = {"k": k, "system": system, **({"ids": [doc_id]} if query is None else {"queries": [query]})}
-        documents = _request(f"{note['url']}/search", question, ANSWER_SECONDS)["results"][0]["documents"]
-        return [Hit(**document) for document in documents]
+        result = _request(f"{note['url']}/search", question, ANSWER_SECONDS)["results"][0]
+        answer = result.get("answer")
+        hits = [Hit(**document) for document in result["documents"]]
+        return Answered(None if answer is None else ReaderAnswer(**answer), hits)
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
 

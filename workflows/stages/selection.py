@@ -56,6 +56,7 @@ def _selection(outcome: Outcome, split: str, measure: str) -> Step:
         }
         for row in outcome.rows
         if row.system is not None
+        and row.ranking is not None
         and row.system.covers(split)
         and not row.oracle
         and row.data.fingerprint == outcome.data.fingerprint

@@ -211,9 +211,8 @@ def _in_order(path: Path, queries: pa.Array) -> pa.Array:
 
 def _scores(scores: Path | None, expansions: pa.Table) -> np.ndarray:
     """Return a score for each expansion. The lowest is the best, an expansion without an answer the worst."""
-    if scores is None:  # number 0, the question as it is, is not the generator's
-        numbers = expansions["number"].to_numpy().astype(np.float64)
-        return np.where(numbers > 0, numbers, np.inf)
+    if scores is None:
+        return query_choice.generation_order(expansions)
     oracle = (scores / RANKS).exists()
     table = read(scores / RANKS, ANSWER_RANKS) if oracle else read(scores / PREDICTED, PREDICTIONS)
     rows = pc.index_in(expansions["doc_id"], value_set=table["doc_id"].combine_chunks())

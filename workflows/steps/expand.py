@@ -241,29 +241,15 @@ def concatenated(out: Path, machine: Machine, *, data: Path, expanded: Path) -> 
     """Write one expansion a query: all of its expansions one after another (Chuang et al., 2023, Table 3.1,
     `concat`)."""
     table = read(expanded / expansions.FILE, EXPANSIONS)
-    whole: dict[str, list[str]] = {}
-    for row in table.select(["query_id", "text"]).to_pylist():
-        whole.setdefault(row["query_id"], []).append(row["text"])
-    rows = [row for query, texts in whole.items() for row in expansions.rows(query, [" ".join(texts)])]
-    return expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
+    return expansions.write_collection(out, data, expansions.concatenated(table))
 
 
 @Description(part="expansions")
 def with_question(out: Path, machine: Machine, *, data: Path, expanded: Path, splits: list[str]) -> dict[str, Any]:
     """Write the expansions, and before those of each query of the splits an empty one with the number 0: the question
     as it is."""
-    queries = query_ids_of(data, splits)
-    nothing = [
-        {"doc_id": expansions.expansion_id(query, 0), "title": "", "text": "", "query_id": query, "number": 0}
-        for query in queries.to_pylist()
-    ]
     table = read(expanded / expansions.FILE, EXPANSIONS)
-    whole = pa.concat_tables([pa.Table.from_pylist(nothing, schema=EXPANSIONS), table])
-    place = pc.index_in(whole["query_id"], value_set=queries)
-    order = pc.sort_indices(
-        pa.table({"place": place, "number": whole["number"]}), [("place", "ascending"), ("number", "ascending")]
-    )
-    return expansions.write_collection(out, data, whole.take(order))
+    return expansions.write_collection(out, data, expansions.with_questions(table, query_ids_of(data, splits)))
 
 
 @Description(part="expansions")

@@ -145,7 +145,7 @@ class Answerer:
         configure_process(threads)
         self._device = torch.device("cuda" if cuda else "cpu")
         self._reader = Reader.load(model).eval().to(self._device)
-        self._readings = ReaderInputs(self._reader, tokens, model)
+        self._readings = ReaderInputs.stored(self._reader, tokens, model)
         self._pairs, self._offsets = np.load(work / "pairs.npy", mmap_mode="r"), np.load(work / "offsets.npy")
         self._config, self._batch_tokens = config, batch_tokens
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from sparring.components.systems.system import Hit, LoadedSystem
+from sparring.components.systems.reading import ReaderAnswer
+from sparring.components.systems.system import Answered, Hit, LoadedSystem
 from sparring.workflows.commands import search
 from sparring.workflows.distributed import machine
 from sparring.workflows.experiments import loading
@@ -132,9 +133,26 @@ def test_control_characters_of_documents_do_not_reach_the_terminal(
     monkeypatch: pytest.MonkeyPatch, played: Place, said: Said
 ) -> None:
     hit = Hit("d\x1b[2J1", 1.0, {"dense": 1.0}, "a \x1b]0;title\x07 b", "one\x9b31m\ntwo \x1b[31m\u202bred")
-    monkeypatch.setattr(LoadedSystem, "search", lambda *_, **__: [[hit]])
+    monkeypatch.setattr(LoadedSystem, "answer", lambda *_, **__: [Answered(None, [hit])])
     assert played("search", "barami", *RETRIEVER) == 0
     assert said()[0] == "1. a  ]0;title  b  (1.000)  d\\x1b[2J1\n   one 31m two [31mred\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (ReaderAnswer("Oslo\x1b[2J", "d1"), "answer: Oslo [2J  (in d1)"),
+        (ReaderAnswer("Oslo", None), "answer: Oslo  (in none of the documents that were read)"),
+        (ReaderAnswer("", None), "answer: none"),
+    ],
+)
+def test_a_readers_answer_is_printed_first(
+    monkeypatch: pytest.MonkeyPatch, played: Place, said: Said, answer: ReaderAnswer, line: str
+) -> None:
+    hit = Hit("d1", 1.0, {"dense": 1.0}, "", "Its text.")
+    monkeypatch.setattr(LoadedSystem, "answer", lambda *_, **__: [Answered(answer, [hit])])
+    assert played("search", "barami", *RETRIEVER) == 0
+    assert said()[0] == f"{line}\n1. (1.000)  d1\n   Its text.\n"
 
 
 def queries_of(place: Place) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from sparring.components.data.tables import document_text
+from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
 from sparring.workflows.serving.answering import TOGETHER, About, Answering, Arrival
 from sparring.workflows.serving.application import application
@@ -127,6 +128,7 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
         ["d04", "d05"],
     ]
     first = said.json["results"][0]["documents"][0]
+    assert [result["answer"] for result in said.json["results"]] == [None, None]
     assert first == {"doc_id": "d03", "title": "title of d03", "text": "d03", "score": 1.0, "scores": {"dense": 1.0}}
     assert (said.json["system"], said.json["together"]) == ("near", 2)
     assert set(said.json["seconds"]) == {"wait", "encode", "search", "text"}
@@ -134,6 +136,27 @@ def test_an_answer_has_documents_scores_and_times(service: Made) -> None:
     words = get(service.application, "/search?q=one&k=2&system=words").json
     assert set(words["results"][0]["documents"][0]["scores"]) == {"lexical"}
     assert "bm25" in words["seconds"]
+
+
+def test_a_readers_answer_comes_with_the_documents(tmp_path: Path) -> None:
+    """It is of as many documents as the reader's stage says, however many are asked for."""
+
+    def reads(texts: list[str], documents: list[dict[str, Any]]) -> list[ReaderAnswer]:
+        assert [list(of_query) for of_query in documents] == [["d03", "d04", "d05"], ["d04", "d05", "d06"]]
+        return [ReaderAnswer(f"{text}!", "d04" if text == "one" else None) for text in texts]
+
+    reader = {"kind": "reader", "of": "dense", "passages": 3, "passage_tokens": 24, "new_tokens": 4}
+    loaded, _ = asked.system("read", reads, dense=DENSE, reader=reader)
+    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics())
+    made = application(answering, Marks(tmp_path / "marks.jsonl"), facts={"identity": "x"}, token=None, loopback=True)
+    said = post(made, "/search", {"queries": ["one", "four"], "k": 1})
+    assert [result["answer"] for result in said.json["results"]] == [
+        {"text": "one!", "doc_id": "d04"},
+        {"text": "four!", "doc_id": None},
+    ]
+    assert [len(result["documents"]) for result in said.json["results"]] == [1, 1]
+    assert set(said.json["seconds"]) == {"wait", "encode", "search", "text", "read"}
+    assert get(made, "/systems").json["systems"][0]["stages"] == ["dense", "reader"]
 
 
 @pytest.mark.parametrize(("ranked", "found"), [(3, 3), (30, 10)])

@@ -37,7 +37,7 @@ class QueryRerankers:
     def predict(self, name: str, expansions: Expansions, kind: Kind, seed: int) -> Prediction:
         """Predict the ranks of a generator's expansions."""
         view, tokens = self._reading(name, expansions, kind)
-        model = (self.trained or self).train(name, kind, seed)
+        model = self.model(name, kind, seed)
         label = self.setting.label(f"{name} {kind} predicted", seed)
         return Prediction(
             tokens,
@@ -51,6 +51,10 @@ class QueryRerankers:
                 config=self.setting.config.predict,
             ),
         )
+
+    def model(self, name: str, kind: Kind, seed: int) -> Step:
+        """The query reranker that predicts here."""
+        return (self.trained or self).train(name, kind, seed)
 
     @in_phase(QUERY_RERANKING)
     def train(self, name: str, kind: Kind, seed: int) -> Step:
