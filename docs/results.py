@@ -92,7 +92,7 @@ BM25's scores are divided by the highest ([Read the results](../guides/results.m
 the same unless documents have copies.
 """
 TRANSCRIBED = (
-    "*Transcribed by hand from {file} of commit {commit}. The run's artifacts are gone, so this table decides no claim.*"
+    "*Transcribed by hand from {file} of commit {commit}. Its artifacts are gone, so this table decides no claim.*"
 )
 WORDS_ALONE = "*Written by hand. There is no record of this run.*"
 
