@@ -7,6 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from sparring.components.config import CONTROLS, Config, UserError, listing, parse, printable
 from sparring.components.data.own_documents import remark
@@ -44,11 +45,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the config if it is there")
 
 
+class Written(NamedTuple):
+    """A config that was written, and what to do next."""
+
+    steps: tuple[str, ...]
+    """The next steps, in lines for people."""
+    decision: bool
+    """Whether the first step is the user's, and not a command."""
+    only_bad: bool
+    """Whether the decision is only about records that cannot be used."""
+
+
 def call(arguments: argparse.Namespace) -> None:
     """Print what the folder holds, and write the config."""
-    folder = arguments.folder
-    file = arguments.output or Path(f"{_plain(folder)}.yaml")
-    if file.exists() and not arguments.overwrite:
+    file = config_file(arguments)
+    written = write_config(arguments.folder, file, overwrite=arguments.overwrite)
+    steps = "\n       ".join(map(printable, written.steps))
+    print(f"\nwrote {file}\nnext:  {steps}")
+
+
+def config_file(arguments: argparse.Namespace) -> Path:
+    """Return the file that the config is written to: `--output`, or one in this folder named after the collection."""
+    return arguments.output or Path(f"{_plain(arguments.folder)}.yaml")
+
+
+def write_config(folder: Path, file: Path, *, overwrite: bool) -> Written:
+    """Print what a folder holds, and write a config for it. UserError if it holds no collection, or if the file is
+    there and not to be replaced."""
+    if file.exists() and not overwrite:
         raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
     if not file.absolute().parent.is_dir():
         raise UserError(f"{file}: there is no such folder to write to")
@@ -73,8 +97,9 @@ def call(arguments: argparse.Namespace) -> None:
     with replacing(file) as temporary:
         text = config_text(keys, contents, file) + languages.config_lines(spoken, start)
         temporary.write_text(text, encoding="utf-8")
-    steps = "\n       ".join(map(printable, _steps(keys, contents, file, unread)))
-    print(f"\nwrote {file}\nnext:  {steps}")
+    steps = _steps(keys, contents, file, unread)
+    commands = _next(file, contents)
+    return Written(steps, steps != commands, bool(contents.bad) and steps[1:] == commands)
 
 
 THEIRS = (
