@@ -1,4 +1,4 @@
-"""BM25: build a Lucene index of the documents, and retrieve from it, each worker in a child process with Java."""
+"""BM25: build a Lucene index of the documents and retrieve from it. Each worker runs Java in a child process."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,14 +36,14 @@ BLANK = "".join(map(chr, range(33)))
 
 
 class LuceneIndexConfig(lucene.AnalyzerConfig):
-    """How documents become index terms."""
+    """Rules by which documents become index terms."""
 
 
 class VectorIndexConfig(LuceneIndexConfig):
     """The same with term vectors, which relevance feedback needs."""
 
     vectors: Literal[True] = True
-    """Term vectors are stored."""
+    """Store term vectors."""
 
 
 @Description(part="BM25")
@@ -69,7 +69,7 @@ def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndex
 
 
 def _refuses(data: Path, splits: list[str], k: int) -> None:
-    """A split without queries, and more documents for a query than there are."""
+    """Refuse a split without queries, and more documents for a query than the collection has."""
     check_k(k, data)
     query_ids_of(data, splits)
 
@@ -80,8 +80,8 @@ def lucene_search(
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
 
-    A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`, scores
-    those of Lucene, before Pyserini rounds them and sets equal ones apart.
+    A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`. Scores are
+    Lucene's, before Pyserini rounds them and separates equal ones.
     """
     return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config)
 
@@ -98,7 +98,7 @@ def lucene_feedback(
     config: BM25Config,
     rm3: RM3Config,
 ) -> dict[str, Any]:
-    """The same with relevance feedback by RM3, as Pyserini has it after `set_rm3`. The index has term vectors."""
+    """Search with relevance feedback by RM3, as Pyserini does after `set_rm3`. The index must have term vectors."""
     return _searched(
         out, machine, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3.model_dump(mode="json")
     )
@@ -143,19 +143,19 @@ def _searched(
 
 
 def _join(parts: Iterable[Path], to: Path) -> None:
-    """One Parquet file of all the parts' rows, a part in memory at a time."""
+    """Join the rows of all parts in one Parquet file. One part is in memory at a time."""
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for part in parts:
             writer.write_table(read(part, RANKING))
 
 
 def _about(index: Path) -> dict[str, Any]:
-    """What the index says about itself."""
+    """Return what the index says about itself."""
     return read_json(index / INDEX / ABOUT)
 
 
 class _Indexing:
-    """The one shard of an index: all documents."""
+    """A worker that builds an index of all documents, its only shard."""
 
     def __init__(self, *, threads: int, data: str, analysis: dict[str, Any], vectors: bool = False) -> None:
         self._documents, self._vectors = Path(data) / "documents.parquet", vectors
@@ -184,7 +184,8 @@ class _Indexing:
 
 
 def _documents(file: pq.ParquetFile) -> Iterator[tuple[list[str], int]]:
-    """A collection's documents as the indexer takes them, some at a time, and how many of those are blank."""
+    """Yield some of a collection's documents at a time, as the indexer takes them, and the number of blank ones among
+    them."""
     for batch in file.iter_batches(DOCUMENTS_AT_ONCE, columns=["doc_id", "title", "text"]):
         doc_ids, titles, texts = (column.to_pylist() for column in batch.columns)
         bodies = [lucene.contents(title, text) for title, text in zip(titles, texts, strict=True)]
@@ -192,7 +193,7 @@ def _documents(file: pq.ParquetFile) -> Iterator[tuple[list[str], int]]:
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made while the one before is indexed, as Java does not hold Python's lock."""
+    """Yield the same items, but make each while the previous item is indexed. Java does not hold Python's lock."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -201,7 +202,7 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 class _Retrieval:
-    """Rankings for runs of queries."""
+    """A worker that ranks documents for runs of queries."""
 
     def __init__(
         self,
