@@ -31,7 +31,7 @@ def open_store(root: str | Path) -> Store:
 
 
 class ObjectStore(Store):
-    """A store on S3. It keeps the promises of a store in a directory, by conditional PUTs in place of file locks."""
+    """A store on S3. It keeps the promises of a store in a directory, with conditional PUTs instead of file locks."""
 
     digests = ETAGS
 

@@ -1,8 +1,9 @@
-"""Downloads and uploads between S3 and a node's cache. For a store in a directory none of these does anything.
+"""Downloads and uploads between S3 and a node's cache. For a store in a directory none of these functions does
+anything.
 
 A file on S3 is complete as soon as it is there. A directory is complete when its `.uploaded` is there, which is
-uploaded last. The cache notes of each transferred file which version of the object (ETag) it is: sizes and times do not
-tell versions apart.
+uploaded last. For each transferred file the cache notes the version of the object (ETag), because sizes and times do
+not tell versions apart.
 """
 
 import fcntl
@@ -27,7 +28,8 @@ UPLOADED, VERSIONS = ".uploaded", ".versions"
 def localize(value: Any) -> Any:
     """Replace each path of S3's cache in a value (also in text) by this node's path, after downloading it.
 
-    A task names its artifacts by the paths of the node that sent it. This makes them paths of the node that works.
+    A task names its artifacts by the paths of the node that sent it. This function turns them into paths of the node
+    that works.
     """
 
     def local(leaf: Any) -> Any:
@@ -80,7 +82,7 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
 
 
 def sync(folder: Path, *, delete: bool = False) -> None:
-    """Upload a directory, each of its subdirectories as a unit. `delete` from S3 what is gone here."""
+    """Upload a directory, each of its subdirectories as a unit. `delete` removes from S3 what is gone here."""
     if not s3.is_cached(folder) or not folder.is_dir():
         return
     with timed("files"):

@@ -1,4 +1,4 @@
-"""What each system costs (Chuang et al., 2023, section 3.8 and Table 3.11)."""
+"""Costs of each system (Chuang et al., 2023, section 3.8 and Table 3.11)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from sparring.workflows.systems.rows import SystemCost
 from sparring.workflows.systems.system import TimeSpent
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
-"""The share of an approximate search that the index takes, without the exact search that it is compared with."""
+"""Share of an approximate search that the index takes, without the exact search that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Costs:
     expansions: dict[str, Expansions]
 
     def without_reranker(self, dense: str, exact: Dense, approximate: Dense | None) -> list[SystemCost]:
-        """Of the systems without a query reranker; `dense` is what the dense retriever is called."""
+        """Return the costs of the systems without a query reranker. `dense` is the dense retriever's name."""
         split = self.setting.split
         encoded = TimeSpent(exact.queries(split))
         searched = (encoded, TimeSpent(exact.ranking(split)))
@@ -44,7 +44,8 @@ class Costs:
         return [*costs, first]
 
     def of_reranker(self, system: str, kind: Kind, predictions: dict[str, Prediction]) -> SystemCost:
-        """Of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it chooses."""
+        """Return the cost of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion before it
+        chooses."""
         rerank: list[TimeSpent] = []
         for name, output in self.expansions.items():
             generated = self._generated(name)
@@ -60,7 +61,7 @@ class Costs:
 
     @property
     def index(self) -> tuple[Step, ...]:
-        """What BM25 searches."""
+        """The index that BM25 searches."""
         return (self.setting.collection.bm25_index,)
 
     @property
@@ -68,13 +69,13 @@ class Costs:
         return tuple(TimeSpent(output.ranking) for output in self.expansions.values())
 
     def _generated(self, name: str) -> Step:
-        """The step that wrote a generator's expansions, without the question beside them."""
+        """Return the step that wrote a generator's expansions, without the question among them."""
         return self.generators.generate(name, [self.setting.split])
 
     def _expanding(self, *, first: bool = False) -> tuple[TimeSpent, ...]:
-        """Expanding a query, or writing its first expansion alone.
+        """Return the time of expanding a query, or of writing its first expansion alone.
 
-        Where expansions are drawn from what the query retrieves, the first takes as long as all; that retrieval is done
+        If expansions are sampled from what the query retrieves, the first takes as long as all. That retrieval is done
         once for all generators.
         """
         by_feedback = [self.setting.config.generators[name].relevance is not None for name in self.expansions]

@@ -18,13 +18,13 @@ class Reader:
     def __init__(
         self, setting: Setting, config: ReaderPhase, dense: DenseRetriever, trained: Self | None = None
     ) -> None:
-        """`trained` is that of another collection whose model reads here; None to train on this one."""
+        """If `trained` is the reader of another collection, its model reads here. If None, train on this collection."""
         self._setting, self._config, self._dense, self._trained = setting, config, dense, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
 
     @in_phase(READING)
     def train(self, seed: int) -> Model:
-        """The reader, trained where the config asks for it."""
+        """Return the reader, trained if the config asks for it."""
         config, data, begun = self._config, self._setting.collection.data, self._start
         if config.train is None:
             return begun
@@ -64,7 +64,7 @@ class Reader:
 
     @in_phase(READING)
     def read(self, systems: dict[str, Step], seed: int) -> dict[str, Step]:
-        """The measures of the reader's answers from some systems' rankings, at each depth."""
+        """Measure the reader's answers from some systems' rankings, at each depth."""
         reader = self._start.after((self._trained or self).train(seed).step)
         data, measures = self._setting.collection.data, {}
         for system, ranking in systems.items():
