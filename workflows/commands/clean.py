@@ -1,5 +1,5 @@
-"""Drop superseded vectors, indexes and optimizer states of a finished run; every result stays. With --whole, remove all
-that a run has in the store, but for what the other runs here use too."""
+"""Drop superseded vectors, indexes and optimizer states of a finished run. Every result stays. With --whole, remove all
+that the run has in the store, except what other runs here use too."""
 
 import argparse
 from collections.abc import Iterator
@@ -70,10 +70,9 @@ def call(arguments: argparse.Namespace) -> None:
     experiment, store = opened(arguments)
     if not arguments.whole and pending(experiment.wanted, store):
         if not store.started(graph(experiment.wanted)):
-            raise UserError("nothing of it has been run")
+            raise UserError("no step of this run is finished or started; there is nothing to clean")
         raise UserError(
-            "the run is not finished; clean drops what only an unfinished run still needs; accepted: "
-            "--whole, which removes all of it"
+            "the run is not finished, and still needs what clean drops; accepted: --whole, which removes all of it"
         )
     if arguments.dry_run:
         _free(arguments, experiment, store)
@@ -116,7 +115,7 @@ def _beside(experiment: Experiment) -> Iterator[Experiment]:
                 neighbour = loading.read(run, [], run.parent)
             except UserError as error:
                 raise UserError(
-                    f"{run} may use what would be removed, and its config cannot be read; mend that, or "
+                    f"{run} may use what would be removed, and its config cannot be read; fix the config, or "
                     f"remove the folder: {error}"
                 ) from None
             if run != experiment.run or _names(neighbour) != names:
@@ -148,8 +147,8 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact
     neighbours = list(_beside(experiment))
     if any(neighbour.run == experiment.run for neighbour in neighbours):
         raise UserError(
-            f"{experiment.run}: holds the run of another config than this one now is; accepted: that folder in its "
-            "place, which removes what the run has"
+            f"{experiment.run}: the config was changed since this run; accepted: this folder in place of the "
+            "config, which removes what the run has"
         )
     used = {name for neighbour in neighbours for name in _names(neighbour)}
     used |= {

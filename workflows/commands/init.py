@@ -1,5 +1,5 @@
-"""Look at a folder of files, or at one file, describe it, and write a config for it. The collection is read wholly:
-counts, lengths, samples, duplicates, and judgements of missing records. Only the config is written."""
+"""Describe a folder of files, or one file, and write a config for it. The whole collection is read: counts, lengths,
+samples, duplicates, and judgements of missing records. Only the config is written."""
 
 import argparse
 import re
@@ -46,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Written(NamedTuple):
-    """A config that was written, and what to do next."""
+    """Result of writing a config."""
 
     steps: tuple[str, ...]
     """The next steps, in lines for people."""
     decision: bool
-    """Whether the first step is the user's, and not a command."""
+    """The first step is a decision of the user's, and not a command."""
     only_bad: bool
-    """Whether the decision is only about records that cannot be used."""
+    """The decision is only about records that cannot be used."""
 
 
 def call(arguments: argparse.Namespace) -> None:
@@ -70,8 +70,8 @@ def config_file(arguments: argparse.Namespace) -> Path:
 
 
 def write_config(folder: Path, file: Path, *, overwrite: bool) -> Written:
-    """Print what a folder holds, and write a config for it. UserError if it holds no collection, or if the file is
-    there and not to be replaced."""
+    """Print what a folder holds, and write a config for it. UserError if it holds no collection, or if the file exists
+    and must not be replaced."""
     if file.exists() and not overwrite:
         raise UserError(f"{file}: is there already; accepted: another file (-o FILE), or --overwrite")
     if not file.absolute().parent.is_dir():
@@ -111,28 +111,31 @@ def _steps(keys: Keys, contents: Inspection, file: Path, unread: dict[str, str])
     """Return what to do next, in lines."""
     bad, judgements = contents.bad, contents.judgements.total()
     if contents.unread_judgements and not judgements:
-        return ("mend the files: none of their judgements can be read",)
+        return ("fix the files: none of their judgements can be read",)
     if judgements and any(bad[reason] >= judgements for reason in MISSING):
         if keys["format"] == "tables":
             return (f"say in {file} which columns have the ids that the judgements name, in the same case:", THEIRS)
-        return ("mend the files: no judgement names both a query and a document, in the case of their ids",)
+        return ("fix the files: no judgement names both a query and a document, in the case of their ids",)
     steps: tuple[str, ...] = _next(file, contents)
     if bad:
-        steps = ("leave out what cannot be used; or mend the files, and leave out `--set data.on_bad=drop`:", *steps)
+        steps = (
+            "leave out the records that cannot be used; or fix the files, and run without `--set data.on_bad=drop`:",
+            *steps,
+        )
     if not contents.queries.count and any(reason.startswith("columns ") for reason in unread.values()):
         return (
-            f"if files that are not used have queries or judgements, say so in {file} under `data`, such as",
+            f"if unused files have queries or judgements, name them in {file} under `data`, for example",
             "queries: FILE",
             "qrels: FILE",
             THEIRS,
-            "or go on with the documents alone:",
+            "or continue with the documents alone:",
             *steps,
         )
     return steps
 
 
 def _unused(folder: Path, used: Iterable[Path], unread: dict[str, str]) -> list[str]:
-    """Name the files and folders that are not read, by what they are."""
+    """List the files and folders that are not read, by their kind."""
     if not folder.is_dir():
         return []
     kept = {path.relative_to(folder).parts[0] for path in used if path.is_relative_to(folder)}
@@ -168,7 +171,7 @@ def summary(contents: Inspection) -> list[str]:
         grades = ", ".join(f"{grade}: {count:,}" for grade, count in sorted(contents.grades.items()))
         lines.append(f"  {relevant_documents(contents.relevant)}; judgements by grade: {grades}")
     elif queries.count:
-        lines.append("  nobody has said what is relevant to them")
+        lines.append("  no judgements: nobody has said which documents are relevant to them")
     if text := remark(contents.own_documents, sum(contents.by_split.values())):
         lines.append(text)
     if contents.bad:
@@ -189,7 +192,7 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
     plan, run = _next(file, contents)
     lines = [
         *textwrap.wrap(f"Written by `{program()} init`. {_layout(keys)}: {holds}.", 110),
-        f"    {plan}     every step, and the numbers chosen for this collection, with why",
+        f"    {plan}     every step, and the numbers chosen for this collection, with reasons",
         f"    {run}      ends with the system to deploy, and how good it is",
     ]
     text = "".join(f"# {line}\n" for line in lines) + "recipe: adapt\ndata:\n"
@@ -205,7 +208,7 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
         text += "  # own_document: leave out  # or keep: queries are documents, and each finds itself first\n"
     if not contents.judged_by_split:
         text += (
-            "# Nothing can be measured without queries whose relevant documents are known; `plan` says what is done.\n"
+            "# Nothing can be measured without queries that have relevant documents. `plan` says what can be done.\n"
         )
     return text + (
         "# Every other number is chosen for the collection. Any can be set here, or by --set, such as:\n"
@@ -214,12 +217,12 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
 
 
 COMMENTS = {
-    "path": "relative to where the command runs",
+    "path": "relative to the folder that the command runs in",
     "split": "the split of all queries; `adapt` holds out some of them to choose by and to measure on",
-    "graded": "qrels have no column of relevances: each row says that a document is relevant",
-    "splits": "the files of each split; of a split and its small part the part, as they have queries in common",
+    "graded": "the qrels have no grades: each row names a relevant document",
+    "splits": "the files of each split; if one file is a part of another, only the part is read",
     "paired": "the document of a row is relevant to the query of the same row",
-    "columns": "our names of columns, and the files'",
+    "columns": "our names of columns, and those in the files",
     "ids": "the Unicode form in which all ids are read and compared",
 }
 LAYOUTS = {
@@ -258,7 +261,7 @@ def _have(count: int) -> str:
 
 
 def _samples(samples: list[tuple[str, str]]) -> list[str]:
-    """Return records, a line each, without control characters, which a terminal would obey."""
+    """Return one line per record, without control characters, which a terminal would obey."""
     return [
         "  " + textwrap.shorten(f"{name}: {text.translate(CONTROLS)}", WIDTH, placeholder=" ...")
         for name, text in samples

@@ -35,7 +35,7 @@ def call(arguments: argparse.Namespace) -> None:
     folder, name = arguments.folder, arguments.repository
     _check_folder(folder)
     if not REPOSITORY.fullmatch(name):
-        raise UserError(f"{name}: is no repository's id; accepted: OWNER/NAME of letters, digits, - _ .")
+        raise UserError(f"{name}: is not the id of a repository; accepted: OWNER/NAME of letters, digits, - _ .")
     import huggingface_hub
 
     try:
@@ -44,7 +44,7 @@ def call(arguments: argparse.Namespace) -> None:
         raise UserError(f"push: HF_ENDPOINT: {error}; accepted: the URL of a hub, or none") from None
     token = huggingface_hub.get_token()
     if token and not token.isascii():
-        raise UserError("push: HF_TOKEN: the token has other characters than a token of the hub; make one there")
+        raise UserError("push: HF_TOKEN: the token has characters that no token of the hub has; make a new one there")
     if not token:
         raise UserError(
             "push: there is no token for the hub; make one in your account's settings there, then `hf auth "
@@ -74,7 +74,7 @@ def _check_folder(folder: Path) -> None:
     inside = [file.parent for name in OURS for file in folder.glob(f"*/{name}")] if folder.is_dir() else []
     if inside:
         raise UserError(f"{folder}: holds several things; push one of them: {listing(sorted(inside))}")
-    fault = "is no model or system of ours" if folder.is_dir() else "there is no such folder"
+    fault = "is not a model or system of ours" if folder.is_dir() else "there is no such folder"
     raise UserError(f"{folder}: {fault}; accepted: what `{program()} export` wrote, such as DIRECTORY/retriever")
 
 

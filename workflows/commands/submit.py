@@ -1,6 +1,6 @@
-"""Run an experiment on a Ray cluster, as one job, and follow its log. The job is the command `run` in a copy of this
-code: it reads its sources on the cluster, and writes to a store and to runs there. Repeat the command to follow the
-same job again, or to resume the run when the job is gone."""
+"""Run an experiment on a Ray cluster as one job, and follow its log. The job is the command `run` in a copy of this
+code. It reads its sources on the cluster, and writes to a store and to runs there. Repeat the command to follow the
+same job again, or to resume the run if the job is gone."""
 
 import argparse
 import os
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def call(arguments: argparse.Namespace) -> None:
-    """Send a job and follow it to its end, which becomes this command's end."""
+    """Send a job and follow it to its end. This command ends as the job does."""
     from sparring.workflows.distributed import job_package, job_server
 
     if arguments.tune:
@@ -105,7 +105,7 @@ def call(arguments: argparse.Namespace) -> None:
 
 
 def _relative(experiment: Experiment) -> str | None:
-    """Return a path that a step reads and that names another place on the cluster. None if there is none."""
+    """Return a path that a step reads and that means another place on the cluster. Return None if there is none."""
     for node in graph(experiment.wanted):
         for value in (bound for bound in node.inputs.values() if isinstance(bound, Config)):
             for name in _read(value):

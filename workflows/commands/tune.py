@@ -1,4 +1,4 @@
-"""Look for better numbers by many trials of the recipe, on Ray Tune, then run the best one. Repeat the command to
+"""Search for better values by many trials of the recipe on Ray Tune, and run the best config. Repeat the command to
 resume."""
 
 import argparse

@@ -1,5 +1,5 @@
-"""Follow a run or a tuning that another shell started: which steps are done, which are running and how far, which come
-next. Nothing but files is read."""
+"""Follow a run or a tuning that another shell started: the steps that are done, those that run with their progress, and
+the next ones. Only files are read."""
 
 import shutil
 import sys
@@ -32,8 +32,8 @@ SHOWN = 3
 
 
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
-    """Show a run until it is finished, or Ctrl-C. A terminal is redrawn in place; elsewhere, print whenever a step
-    begins or ends."""
+    """Show a run until it is finished, or until Ctrl-C. A terminal is redrawn in place. Elsewhere, print whenever a
+    step begins or ends."""
     live, before, drawn, followed = sys.stdout.isatty(), "", 0, False
     while True:
         waiting = pending(experiment.wanted, store)
@@ -159,7 +159,7 @@ def _time_left(experiment: Experiment, store: Store, waiting: list[Step]) -> str
 
 
 def _kept(node: Step, store: Store) -> str:
-    """Say from where a stopped step continues."""
+    """Describe from where a stopped step continues."""
     if node.function.__name__ != "train":
         return "what was saved of it is kept"
     saved = [int(path.name.partition("-")[2]) for path in store.path(node).glob("checkpoints/update-[0-9]*")]

@@ -124,7 +124,7 @@ class Cluster(Config):
     def _address_holds_no_secret(cls, address: str | None) -> str | None:
         if "@" in (address or ""):
             raise ValueError(
-                "has more than a host and a port in it, and would end in records; accepted: HOST:PORT, auto"
+                "it has more than a host and a port, which would be written to records; accepted: HOST:PORT, auto"
             )
         return address
 

@@ -51,7 +51,7 @@ def map_advice(machine: Machine, pool: Pool, *, model: bool, gpu: bool) -> str:
     lower = [f"max_tokens_per_pass (now {machine.batch_tokens:,})"] if model else []
     if key and not gpu and pool.workers != 1:
         lower.append(f"{key}.workers (now {pool.workers or 'one a core'})")
-    return _profile_advice(lower) if lower else "a machine with more of it; this step has only one worker already"
+    return _profile_advice(lower) if lower else "a machine with more memory; this step has only one worker already"
 
 
 def training_advice(machine: Machine) -> str:

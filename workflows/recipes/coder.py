@@ -88,10 +88,11 @@ class Config(RetrievalConfig):
             return self
         if self.context.size < 2:
             raise ValueError(
-                f"context.size: {self.context.size}: a document is told from others of its context; accepted: 2 or more"
+                f"context.size: {self.context.size}: a loss compares a document with the rest of its context; accepted: 2 or "
+                "more"
             )
         if self.context.size > self.k:
-            raise ValueError(f"context.size: {self.context.size} candidates, and k: {self.k} documents are retrieved")
+            raise ValueError(f"context.size: {self.context.size} candidates, but only k: {self.k} are retrieved")
         return self
 
 

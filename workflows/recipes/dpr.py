@@ -51,10 +51,10 @@ class Config(StartedConfig, DifferenceKeys, SizesKey):
     @model_validator(mode="after")
     def _first(self) -> Self:
         if self.second_stage is not None and self.train is None:
-            raise ValueError("second_stage: a second stage wants a first: `train`")
+            raise ValueError("second_stage: it needs a first stage; set `train`")
         for key in ("pretrain", "start_from"):
             if getattr(self, key) is not None and self.train is None:
-                raise ValueError(f"{key}: it is what a training begins from, and there is none: `train`")
+                raise ValueError(f"{key}: a training begins from it, and there is no training; set `train`")
         check_difference(self.difference, self.train, self.second_stage)
         check_candidates(self.negatives, self.train, self.second_stage)
         return self

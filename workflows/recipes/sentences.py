@@ -39,9 +39,9 @@ class Config(RetrieverToMeasure, SentencesConfig):
     @model_validator(mode="after")
     def _seeds_are_an_experiments(self) -> Self:
         if self.seeds is not None and self.experiment is None:
-            raise ValueError("seeds: a model as it is has none; accepted: null, or with `experiment`")
+            raise ValueError("seeds: without `experiment` nothing is trained, so there are no seeds; accepted: null")
         if self.seeds is not None and any(assignment.partition("=")[0].strip() == "seeds" for assignment in self.sets):
-            raise ValueError("sets: seeds: they are those of the key `seeds` here; accepted: one of both")
+            raise ValueError("sets: seeds: the key `seeds` sets them too; accepted: one of the two")
         return self
 
 

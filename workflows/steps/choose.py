@@ -92,11 +92,13 @@ def rank_groups(
         kept = [group for group in kept if group[0] in few]
     if not kept and table["rank"].null_count == len(table):
         raise UserError(
-            f"split {split!r}: no expansion retrieves what it is looked for; where queries have no answers, go by "
-            "judgements: `relevant_by: qrels`"
+            f"split {split!r}: no expansion retrieves a relevant document, so there is nothing to learn. If queries "
+            "have no answers, set `relevant_by: qrels`."
         )
     if not kept:
-        raise UserError(f"split {split!r}: no query has expansions of which one retrieves more than another")
+        raise UserError(
+            f"split {split!r}: all expansions of each query retrieve equally well, so there is nothing to learn."
+        )
     rows = [
         {
             "query_id": query,

@@ -103,7 +103,7 @@ class ChooseConfig(TrialsConfig):
     @classmethod
     def _of_judgements(cls, measure: str) -> str:
         if needs_answers(known(measure)):
-            raise ValueError(f"{measure} is no measure of judgements")
+            raise ValueError(f"{measure} needs answers. Use a measure of judgements, such as nDCG@10.")
         return measure
 
 

@@ -73,10 +73,10 @@ def expand_from_file(
     queries = query_ids_of(data, splits).to_pylist()
     rows = [row for query in queries if query in texts for row in expansions.rows(query, texts[query][: config.number])]
     if queries and not rows:
-        raise UserError(f"{path}: no expansion of a query of {', '.join(splits)}")
+        raise UserError(f"{path}: it has no expansion of any query of {', '.join(splits)}")
     summary = expansions.write_collection(out, data, pa.Table.from_pylist(rows, schema=EXPANSIONS))
     without = len(queries) - summary["queries"]
-    note = f"The file has no expansion of {without:,} of the {len(queries):,} queries, which are as they were asked."
+    note = f"The file has no expansion for {without:,} of the {len(queries):,} queries, which stay as they are."
     return {**summary, "not_expanded": without, **({"note": note} if without else {})}
 
 

@@ -21,7 +21,7 @@ def _refuses(data: Path, split: str) -> None:
     if not len(judged_queries(data, split, None)):
         raise UserError(
             f"gate: {split!r} has no query with a relevant document to decide by; hold some out "
-            "(`data.hold_out: {dev: {share: 0.1}}`), or play all the same (`gate: false`)"
+            "(`data.hold_out: {dev: {share: 0.1}}`), or train in every round (`gate: false`)"
         )
 
 
@@ -54,7 +54,7 @@ def gate(
     note = (
         f"The retriever learns nothing in this round, and stays as it was: {measure} is {decision['ranker']:.3f} in "
         f"the ranker's order and {decision['ranking']:.3f} in the retriever's (p = {decision['p']:.3f}, "
-        f"{decision['queries']} queries of {split}; wanted: better, with p at most {config.level:g}). What may "
-        f"change that: {change}. To play all the same: gate: false."
+        f"{decision['queries']} queries of {split}). The ranker must be better, with p at most {config.level:g}. To "
+        f"open the gate, try {change}, or set `gate: false`."
     )
     return {**decision, "note": note}

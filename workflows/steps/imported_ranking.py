@@ -23,7 +23,7 @@ from sparring.workflows.store.dag import Description
 
 NAMED = ["query_id", "text"]
 OBJECT = '{"question": TEXT, "ctxs": [{"id": DOCUMENT}, ...]}, or a run file of TREC\'s with another ending'
-DROP = "`unknown: drop` leaves such out"
+DROP = "`unknown: drop` leaves it out"
 
 
 class RankingFile(Config):
@@ -71,14 +71,14 @@ def rank_from_file(
         table = _in_form(table, config.ids, path)
     ranked = set(table["query_id"].to_pylist())
     if (unknown := ranked - set(all_ids)) and not drop:
-        more = f", nor are {len(unknown) - 1:,} others" if len(unknown) > 1 else ""
+        more = f", and {len(unknown) - 1:,} more are not" if len(unknown) > 1 else ""
         advice = other_form(min(unknown), set(all_ids).__contains__)
         raise UserError(
-            f"{path}: query {min(unknown)} is none of the collection's{more}; {advice or DROP}", code="unknown-query"
+            f"{path}: query {min(unknown)} is not in the collection{more}; {advice or DROP}", code="unknown-query"
         )
     table = table.filter(pc.is_in(table["query_id"], query_ids))
     if not len(table):
-        raise UserError(f"{path}: no query is of the split {split!r}")
+        raise UserError(f"{path}: it has no query of the split {split!r}")
     rows, ranked_of_split = len(table), len(pc.unique(table["query_id"]))
     table = _of_documents(table, ids_of(data / "documents.parquet", "doc_id"), path, drop=drop)
     dropped_rows, dropped_queries = rows - len(table), len(unknown) + without
@@ -99,7 +99,7 @@ def _of_documents(table: pa.Table, documents: pa.Array, path: Path, *, drop: boo
     if drop:
         table = table.filter(pc.is_in(table["doc_id"], documents))
         if not len(table):
-            raise UserError(f"{path}: none of its documents is the collection's: are its ids others?")
+            raise UserError(f"{path}: none of its documents is in the collection. Check its ids.")
         ranks = row_runs.ranks(table["query_id"].to_numpy()) + 1
         index = table.column_names.index("rank")
         table = table.set_column(index, RANKING.field("rank"), pa.array(ranks, pa.int32()))
@@ -129,12 +129,12 @@ def _note(lost: int, queries: int, split: str, dropped: int, rows: int) -> dict[
     sentences = []
     if lost:
         sentences.append(
-            f"The file has no results for {lost:,} of the {queries:,} queries of {split}, which count 0 in its row and "
-            "wherever it is compared (`evaluate --common`, on what `export` writes, compares on the others alone)."
+            f"The file has no results for {lost:,} of the {queries:,} queries of {split}. They count 0 in its row and "
+            "in comparisons. To compare on the remaining queries, use `evaluate --common` on exported rankings."
         )
     if dropped:
         sentences.append(
-            f"{dropped:,} of its {rows:,} rows are of documents that the collection has not, and were dropped."
+            f"{dropped:,} of its {rows:,} rows name documents that the collection lacks, and were dropped."
         )
     return {"note": " ".join(sentences)} if sentences else {}
 

@@ -198,7 +198,7 @@ def _partly(kept: int, read: int) -> str:
     if kept >= read:
         return ""
     return (
-        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names: measures are higher than "
+        f"only_judged keeps {kept:,} of {read:,} documents, those that a judgement names. Measures are higher than "
         "over the whole collection"
     )
 
@@ -214,7 +214,7 @@ def _trained_on(queries: Path) -> str:
     counts = {split: int(np.isin(np.array(values), train).sum()) for split, values in hashes.items()}
     parts = [f"{count:,} of the {len(hashes[split]):,} of {split}" for split, count in counts.items() if count]
     return (
-        f"queries with the text of a training query, which flatters what is trained: {listing(parts)}" if parts else ""
+        f"queries with the text of a training query, which flatters trained systems: {listing(parts)}" if parts else ""
     )
 
 

@@ -103,14 +103,14 @@ def _refuses(data: Path, split: str, config: MineConfig, gate: Path | None) -> N
         return
     if config.given is not None and not (data / "given.parquet").exists():
         raise UserError(
-            f"mine: given: {config.given}: the collection's source gives none; accepted: null, or as `data.format` one "
-            f"that does: {listing(GIVING)}"
+            f"mine: given: {config.given}: the collection's source provides none; accepted: null, or a `data.format` "
+            f"that provides them: {listing(GIVING)}"
         )
     names = query_ids_of(data, [split])
     if config.given is not None and not _is_given(data / "given.parquet", names, scored=config.given == "scores"):
         missing = "negatives with scores" if config.given == "scores" else "negatives"
         raise UserError(
-            f"mine: given: {config.given}: no query of {split!r} is given {missing}; accepted: null, or others"
+            f"mine: given: {config.given}: the source provides no query of {split!r} with {missing}; accepted: null"
         )
     if config.positives == "judged" and not len(judged_queries(data, split, None)):
         raise UserError(f"no query of the split {split!r} has a relevant document")
@@ -160,7 +160,7 @@ def mine(
         raise UserError(
             f"no query of the split {split!r} has a relevant document"
             + (" and a ranking" if ranking else "")
-            + (f" and what is asked for by given: {config.given}" if config.given is not None else "")
+            + (f" and the candidates that `given: {config.given}` asks for" if config.given is not None else "")
         )
     visits = -(-groups // len(pool.queries))
     order = np.concatenate([keyed_rng(*seed, "order", v).permutation(len(pool.queries)) for v in range(visits)])
@@ -193,19 +193,19 @@ def mine(
 def _notes(config: MineConfig, pool: "_Pool", filled: int, short: int, groups: int) -> Iterator[str]:
     """Explain how groups differ from what the config requests."""
     wanted, scored = groups * config.negatives, config.given == "scores"
-    few = f"{filled:,} of {wanted:,} negatives are random documents, as the"
+    few = f"{filled:,} of {wanted:,} negatives are random documents, because the"
     if filled and config.given is not None:
-        yield f"{few} source gives too few."
+        yield f"{few} source provides too few."
     elif 2 * filled > wanted:
         yield f"{few} ranking has too few candidates (`depth`)."
     if short:
         wanted += 0 if scored else groups * config.random
         reason = "source has too few with scores" if scored else "collection has too few documents"
-        yield f"{short:,} of {wanted:,} negatives are missing, as the {reason}."
+        yield f"{short:,} of {wanted:,} negatives are missing, because the {reason}."
     if pool.left_out:
         which = "1 query has" if pool.left_out == 1 else f"{pool.left_out:,} queries have"
         noun = "negative with a score" if scored else "candidate"
-        yield f"{which} no {noun}, and no part in it."
+        yield f"{which} no {noun}, and {'is' if pool.left_out == 1 else 'are'} left out."
 
 
 class _Ranked(NamedTuple):

@@ -76,8 +76,8 @@ def _note(weights: dict[str, float], split: str) -> str:
     """Explain a ranker's row to a reader."""
     ranker, *priors = (f"{value:.3g} x {WHOSE.get(name, name)}" for name, value in weights.items())
     return (
-        f"This ranker's rows are of the sum of {ranker}, {listing(priors)}, with weights that the queries of {split} "
-        "chose. The ranker alone orders documents otherwise."
+        f"This ranker's rows use the sum of {ranker}, {listing(priors)}, with weights fitted on the queries of "
+        f"{split}. The ranker alone orders documents otherwise."
     )
 
 

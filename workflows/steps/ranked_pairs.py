@@ -51,7 +51,7 @@ def ranked_pairs(
     if positives in (0, len(first)):
         raise UserError(
             f"passages: {positives} of the {len(first)} documents that BM25 ranks first for the queries of "
-            f"{split!r} are relevant, so nothing tells one from another; accepted: another `depth`, or "
+            f"{split!r} are relevant, so there is nothing to learn; accepted: another `depth`, or another "
             "`relevant_by`"
         )
     first = first.sort_by([("query_id", "ascending"), ("rank", "ascending")]).combine_chunks()

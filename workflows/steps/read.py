@@ -31,7 +31,7 @@ def _refuses(data: Path, split: str) -> None:
     """Refuse a split without answers."""
     answers = queries_of(data, [split], ["answers"])["answers"]
     if not pc.any(pc.greater(pc.list_value_length(answers), 0)).as_py():
-        raise UserError(f"a reader's answers are held against right ones, and no query of {split!r} has one")
+        raise UserError(f"split {split!r}: no query has an answer to compare the reader's answers with")
 
 
 @Description(part="reading", refuses=_refuses)

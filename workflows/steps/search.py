@@ -99,7 +99,8 @@ class SearchConfig(Config):
         width, parts = self.dimensions or dimensions, re.match(r"(?:IVF\d+,)?PQ([1-9]\d*)", self.index or "")
         if parts is not None and width % int(parts[1]):
             return (
-                f"index: {self.index}: {width} dimensions cannot be cut into {parts[1]} equal parts; accepted: others"
+                f"index: {self.index}: {width} dimensions cannot be cut into {parts[1]} equal parts; accepted: "
+                f"a number of parts that divides {width}"
             )
         return ""
 
@@ -107,17 +108,17 @@ class SearchConfig(Config):
     def _has_vectors(self) -> Self:
         if self.index is not None and self.vectors != "encoded":
             raise ValueError(
-                f"vectors: {self.vectors}: an index says itself what it keeps, as `SQ8` does 8 bits; "
+                f"vectors: {self.vectors}: an index has its own form of vectors, such as 8 bits with `SQ8`; "
                 "accepted: encoded, or no `index`"
             )
         if self.rescore is None and self.rescore_by != "encoded":
-            raise ValueError("rescore_by: nothing is rescored; accepted: with `rescore`")
+            raise ValueError("rescore_by: nothing is rescored without `rescore`; accepted: both, or neither")
         cut = self.dimensions is not None and self.rescore_by == "encoded"  # candidates are ordered by whole vectors
         same = self.index is None and self.rescore_by == self.vectors != "binary" and not cut
         if self.rescore is not None and same:
             raise ValueError(
                 f"rescore_by: {self.rescore_by}: the candidates are found by these vectors; accepted: "
-                "others, or no `rescore`"
+                "other vectors, or no `rescore`"
             )
         return self
 

@@ -42,7 +42,10 @@ def check_lengths(lengths: Mapping[str, int | None], config: TokenizeConfig) -> 
     """Raise UserError if a model reads more tokens of a text than are kept. A length of None is unknown."""
     for key, length in lengths.items():
         if (length or 0) > config.max_tokens:
-            raise UserError(f"{key}: {length}: no more than {config.max_tokens} are kept of a text (tokens.max_tokens)")
+            raise UserError(
+                f"{key}: {length}: only {config.max_tokens} tokens of a text are kept; raise tokens.max_tokens, or lower "
+                "this value"
+            )
 
 
 @Description(part="data", version=3)

@@ -24,8 +24,8 @@ def _undivided(config: TrainConfig, workers: int) -> str:
     if config.batch % (workers * config.accumulate) == 0:
         return ""
     return (
-        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts; to "
-        "change: train.workers in the profile (--cluster), which null leaves open, or the batch"
+        f"batch: {config.batch} rows cannot be shared evenly among {workers} workers in {config.accumulate} parts. Use "
+        f"a multiple of {workers * config.accumulate}, or set train.workers in the profile (--cluster) to null"
     )
 
 

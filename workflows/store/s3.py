@@ -50,7 +50,9 @@ def local_path(location: str | Path) -> Path:
     if isinstance(location, str) and "://" in location:
         parts = urlsplit(location)
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise UserError(f"--store: has more in it than a bucket and a prefix, and would end in logs; {ACCEPTED}")
+            raise UserError(
+                f"--store: it has more than a bucket and a prefix, which would be written to logs; {ACCEPTED}"
+            )
         if parts.scheme != "s3" or not re.fullmatch(BUCKET, parts.netloc):
             advice = f"; a bucket is {CALLED}" if parts.scheme == "s3" else ""
             raise UserError(f"--store {location}: {ACCEPTED}{advice}")

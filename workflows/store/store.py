@@ -166,7 +166,7 @@ class Store:
     def artifact(self, name: str) -> Artifact:
         """Return the artifact of a name, labelled like its step if it is finished. UserError for an invalid name."""
         if not NAME.fullmatch(name):
-            raise UserError(f"{name!r}: not the name of an artifact; accepted: such as train-0123456789ab")
+            raise UserError(f"{name!r}: not the name of an artifact; accepted: a name such as train-0123456789ab")
         named = Artifact(name, name)
         with suppress(Damaged):
             named = Artifact(name, (self.record(named) or {}).get("label", name))
@@ -321,7 +321,7 @@ def _file_lock(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise UserError(
-                f"{path}: this filesystem has no locks ({error.strerror}); accepted: a store on one that has"
+                f"{path}: this filesystem has no locks ({error.strerror}); accepted: a store on a filesystem with locks"
             ) from None
         file.seek(0)
         file.truncate()

@@ -184,7 +184,7 @@ def _check_split(path: Path, tuning: Tuning, experiment: Experiment) -> None:
     rows = [row for row in experiment.outcome.rows if row.name in tuning.systems]
     if tuning.split == "train" and any(row.learns_from("train") for row in rows):
         raise UserError(
-            f"{path}: tune.split: 'train' is what is learnt from; accepted: another, such as dev, or one that "
+            f"{path}: tune.split: systems learn from 'train'; accepted: another split, such as dev, or one that "
             "`data.hold_out` makes"
         )
 

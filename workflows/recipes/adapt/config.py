@@ -54,7 +54,7 @@ class Length(Part):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.epochs is not None and self.updates is not None:
-            raise ValueError("epochs and updates are two names of one length; give one of them")
+            raise ValueError("epochs and updates both set the length of the training; set one of them")
         return self
 
 
@@ -159,7 +159,7 @@ class Config(RetrievalConfig):
         for key in ("split", "select"):
             if getattr(self.evaluate, key) == "train" and self.train is not False:
                 raise ValueError(
-                    f"evaluate.{key}: 'train' is what is learnt from; accepted: another split, which is held out where "
+                    f"evaluate.{key}: systems learn from 'train'; accepted: another split, which is held out where "
                     "there is none, or `train: false`"
                 )
         return self

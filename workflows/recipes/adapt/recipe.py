@@ -21,9 +21,9 @@ from sparring.workflows.systems.rows import Outcome, cost_of, is_imported, level
 
 WARM, PRETRAINED = "warm retriever", "pre-trained"
 UNMEASURED = (
-    "Nothing was measured: no query of the collection has a relevant document. The retriever has learnt from pairs "
-    "made of the documents; whether it is better than the start model or BM25, nobody knows. Some hundred queries, "
-    "each with a relevant document, would tell."
+    "Nothing was measured, because no query of the collection has a relevant document. The retriever has learnt from "
+    "pairs made of the documents. Nobody knows whether it is better than the start model or BM25. A few hundred "
+    "queries with relevant documents would tell."
 )
 RANKER_BETWEEN_ROUNDS = {"updates": 20, "learning_rate": 1e-5}
 """Training of the ranker between rounds. The ranker is good already, and its groups are few."""

@@ -309,7 +309,7 @@ class Config(RetrievalConfig):
                 raise ValueError(f"generators: {name}: learn_from: {teacher!r}; accepted: {', '.join(self.generators)}")
         measured = [name for name, generator in self.generators.items() if generator.measured]
         if not measured:
-            raise ValueError("generators: of none the rankings are measured")
+            raise ValueError("generators: none is measured; set `measured: true` for at least one")
         if self.order is not None and sorted(self.order) != sorted(measured):
             raise ValueError(f"order: {', '.join(self.order)}; accepted: each of {', '.join(measured)} once")
         for key, fusion, lists in (("fusion", self.fusion, len(measured)), ("all_expansions", self.all_expansions, 0)):
@@ -323,7 +323,8 @@ class Config(RetrievalConfig):
             number = self.generators[source].number
             if self.rerankers.of(name) and number is not None and number + self.include_question < 2:
                 raise ValueError(
-                    f"generators: {source}: number: 1: of one expansion a reranker learns nothing; accepted: 2 or more"
+                    f"generators: {source}: number: 1: a reranker learns nothing from one expansion; accepted: 2 or "
+                    "more"
                 )
         if self.reader is not None:
             read = {"depths": max(self.reader.depths), "passages": self.reader.passages if self.reader.train else 0}
