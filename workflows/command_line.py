@@ -111,8 +111,8 @@ def main(words: list[str] | None = None) -> int:
     for word in sys.argv[1:] if words is None else words:
         if any("\ud800" <= character <= "\udfff" for character in word):
             print(
-                f"error: argument {word!a}: it is not UTF-8. Write it in UTF-8. If it names a file or folder, rename that, "
-                "or enter the folder and write `.`",
+                f"error: argument {word!a}: it is not UTF-8. Write it in UTF-8. If it names a file or folder, rename "
+                "that, or enter the folder and write `.`",
                 file=sys.stderr,
             )
             return 2

@@ -35,7 +35,7 @@ def located(path: Path, referrer: Path | None = None) -> Path:
     """
     if path.exists():
         return path
-    if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of them
+    if path.parts[:1] == ("configs",) and (ROOT / path).is_dir():  # a folder of configs
         return ROOT / path
     folders = [ROOT] if referrer is None else [referrer.parent, ROOT]
     return next((folder / path for folder in folders if (folder / path).is_file()), path)

@@ -83,7 +83,7 @@ def call(arguments: argparse.Namespace) -> None:
         _free(arguments, experiment, store)
         if not arguments.whole:
             return
-        (experiment.run / PLAN).unlink(missing_ok=True)  # it uses nothing any more
+        (experiment.run / PLAN).unlink(missing_ok=True)  # the run uses nothing any more
         if (table := TrialTable.read(experiment.run)) is not None:
             table.forget_artifacts()
             table.save()
@@ -142,8 +142,8 @@ def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact
     if holders := store.holders(nodes):
         name, holder = next(iter(holders.items()))
         raise UserError(f"{name}: {holder} is working on it; stop it first")
-    # By their configs, as a run that is under way has no links yet; and by their links, as what a config builds on may
-    # have been edited since.
+    # By their configs, because a run in progress has no links yet. Also by their links, because the files that a config
+    # builds on may have been edited since.
     neighbours = list(_beside(experiment))
     if any(neighbour.run == experiment.run for neighbour in neighbours):
         raise UserError(

@@ -40,7 +40,7 @@ def call(arguments: argparse.Namespace) -> None:
     for name, check in checks.items():
         try:
             print(f"  ok   {name}: {check()}")
-        except Exception as error:  # a check says what is wrong by raising, whatever library it asked
+        except Exception as error:  # a check may raise any error of the library that it calls
             fine = False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             print(without_passwords(f"  MISSING {name}: {reason[-1]}"))
@@ -71,7 +71,7 @@ def _python() -> str:
 
 def _java() -> str:
     """Start the JVM in a separate process. A process can start it only once, and a failure would end the process."""
-    code = "import sys; sys.path[:] = sys.argv[1:]; "  # of this process: the user may be in any folder
+    code = "import sys; sys.path[:] = sys.argv[1:]; "  # this process's path: the user may be in any folder
     code += "from sparring.components.retrieval import lucene; lucene.check_java(); lucene.start_jvm(); "
     code += "from jnius import autoclass; "
     code += "print(autoclass('java.lang.System').getProperty('java.version'))"
@@ -111,7 +111,7 @@ def _faiss() -> str:
 
 
 def _memory() -> str:
-    free = psutil.virtual_memory().available / GIB  # with what the kernel gives back, such as cached files
+    free = psutil.virtual_memory().available / GIB  # including memory that the kernel gives back, such as cached files
     if free < 2:
         raise RuntimeError(f"{free:.1f} GiB free; 2 are needed: close something")
     return f"{free:.1f} GiB free"

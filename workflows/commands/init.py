@@ -199,7 +199,7 @@ def config_text(keys: Keys, contents: Inspection, file: Path) -> str:
     for key, value in keys.items():
         comment = COMMENTS.get(key, "") if value is not None else "none"
         if (key == "path" and Path(str(value)).is_absolute()) or isinstance(value, list):
-            comment = ""  # a list of columns has no names of ours
+            comment = ""  # a list of columns has no comment
         text += f"  {key}: {yaml_line(value)}" + (f"  # {comment}" if comment else "") + "\n"
     if contents.bad:
         reasons = ", ".join(f"{count:,} x {reason}" for reason, count in contents.bad.items())

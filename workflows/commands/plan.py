@@ -74,7 +74,7 @@ def call(arguments: argparse.Namespace) -> None:
         _several(arguments, paths, profile)
         return
     assumed = assumptions(arguments.assume)
-    # Neither machines nor data are here: every step is to run, so that nothing is asked of the store.
+    # Neither machines nor data are here, so every step counts as pending and the store is not read.
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
@@ -133,7 +133,7 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
             continue
         try:
             spoken = languages.look(node.inputs["source"])
-        except UserError:  # the run says it
+        except UserError:  # the run reports it
             continue
         if node.fingerprint in analyzers:
             lines += languages.of_analyzer(spoken, analyzers[node.fingerprint])
@@ -150,7 +150,7 @@ def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
     for node in nodes:
         if node.function is ingest and node.fingerprint in searched:
             record = store.record(node)
-            with suppress(UserError):  # of files that cannot be read, which is the run's to say
+            with suppress(UserError):  # files that cannot be read, which the run reports
                 remark = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
                 if remark:
                     yield f"{node.label}: {remark}"

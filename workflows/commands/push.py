@@ -55,7 +55,7 @@ def call(arguments: argparse.Namespace) -> None:
         api.create_repo(name, private=arguments.private or None, exist_ok=True)
         if arguments.revision is not None:
             api.create_branch(name, branch=arguments.revision, exist_ok=True)
-        # What an earlier push left and this folder has not would be taken for a part of the model.
+        # Files of an earlier push that this folder lacks would count as parts of the model.
         old = sorted(remote - {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {".gitattributes"})
         done = api.upload_folder(
             repo_id=name,
@@ -83,11 +83,11 @@ def _content(api: Any, name: str, revision: str | None) -> set[str]:
     them."""
     from huggingface_hub.errors import RevisionNotFoundError
 
-    if not api.repo_exists(name):  # asks once, where a listing asks a hub that is not there six times
+    if not api.repo_exists(name):  # one request, while a listing tries six times if the hub does not answer
         return set()
     try:
         files = set(api.list_repo_files(name, revision=revision))
-    except RevisionNotFoundError:  # it will branch off main, whose files it then has
+    except RevisionNotFoundError:  # it will branch off main, and have its files
         files = set(api.list_repo_files(name))
     if files - EMPTY and not files & set(OURS):
         some = sorted(files - EMPTY)

@@ -192,7 +192,7 @@ def labelled_here(error: NotMade, arguments: argparse.Namespace) -> NotMade:
         return error
     try:
         return error.as_in(graph(opened(arguments)[0].wanted))
-    except UserError:  # another mistake, beside the one that is being said
+    except UserError:  # another mistake than the one being reported
         return error
 
 
@@ -203,7 +203,7 @@ def is_finished(arguments: argparse.Namespace) -> bool:
     try:
         experiment, store = opened(arguments)
         return store.is_done(experiment.outcome.results)
-    except UserError:  # another mistake, beside the one that is being said
+    except UserError:  # another mistake than the one being reported
         return False
 
 
@@ -226,4 +226,4 @@ def damaged(arguments: argparse.Namespace) -> Damaged | None:
 def leave() -> None:
     """Leave Ray, if a command joined it."""
     session.stop_ray()
-    worker_group.shut_down()  # of a Ray that ended: nothing is left to talk to
+    worker_group.shut_down()  # a Ray that ended has nothing left to talk to

@@ -44,7 +44,7 @@ def call(arguments: argparse.Namespace) -> None:
     if arguments.tune:
         from sparring.workflows.tuning.config import read_tuning
 
-        read_tuning(arguments)  # so that nothing is sent where there is a mistake
+        read_tuning(arguments)  # with a mistake, nothing is sent
     if loading.is_run(arguments.config):
         raise UserError(f"{arguments.config}: the folder of a run here; accepted: its config, with the same --set")
     address = job_server.url_of(arguments.address)
@@ -116,11 +116,11 @@ def _relative(experiment: Experiment) -> str | None:
 
 def _read(config: Config) -> list[str]:
     """List what a step with this config reads outside the store, as the config names it."""
-    if isinstance(config, Pretrained):  # whose files lie where its name leads from here
+    if isinstance(config, Pretrained):  # its files are where its name leads from here
         return [config.model] if is_directory(config.model) else []
     try:
         return [str(path) for path in config.files().values()]
-    except UserError:  # it is not here
+    except UserError:  # the files are not here
         return config.missing()
 
 

@@ -137,7 +137,7 @@ def _set(experiment: Experiment, folder: Path) -> str:
     """List the values of another run that differ from this run's, as `--set` takes them."""
     try:
         differences = changes(experiment.config.model_dump(mode="json"), read_yaml(folder / CONFIG))
-    except UserError:  # the run that is looked at is another
+    except UserError:  # the run that is shown is another one
         return f" (its {CONFIG} cannot be read)"
     values = [f"{key}={text_of(value)}" for key, _, value in differences[:SHOWN]]
     more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""

@@ -107,7 +107,7 @@ class _Child:
 def surroundings() -> tuple[Any, ...]:
     """Return what a process inherits that Java or Python reads."""
     inherited = {name: value for name, value in os.environ.items() if INHERITED.match(name)}
-    with suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
+    with suppress(FileNotFoundError):  # the current folder was deleted meanwhile
         return list(sys.path), inherited, os.getcwd()
     return list(sys.path), inherited
 
@@ -157,7 +157,9 @@ def serve(handle: str, idle_seconds: str) -> None:
 
     Answer each message with None or the error. End after `idle_seconds` without a worker.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end without a traceback: the parent is interrupted too, and tells
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # end without a traceback: the parent is interrupted too, and reports it
     threading.Thread(target=_die_with_parent, daemon=True).start()
     pipe = Connection(int(handle))
     work: Any = None
@@ -185,5 +187,5 @@ def serve(handle: str, idle_seconds: str) -> None:
 
 def _die_with_parent() -> None:
     """Exit when the parent process has died."""
-    os.read(0, 1)  # nothing is ever written there: it ends with the parent
+    os.read(0, 1)  # nothing is ever written there; it closes when the parent ends
     os._exit(1)

@@ -62,7 +62,7 @@ def pack_experiment(config: Path, folder: Path, referrer: Path | None = None) ->
 
     def packed(named: str) -> str:
         sent = pack_experiment(Path(named), folder, config)
-        # Beside the file that names it, where both were sent: the run's folder keeps both, and outlives the job's.
+        # Next to the file that names it, if both were sent. The run's folder keeps both, and outlives the job's.
         both = place.parts[0] == Path(sent).parts[0] == SENT
         return os.path.relpath(sent, place.parent) if both else sent
 

@@ -78,7 +78,7 @@ class JobServer:
         digest = job_package.digest(folder, words)
         metadata = {"sparring": digest, "purpose": purpose}
         running = [job for job in self._jobs() if not job.status.is_terminal()]
-        for key, value in metadata.items():  # the very same first
+        for key, value in metadata.items():  # an equal job first
             if (job := next((job for job in running if (job.metadata or {}).get(key) == value), None)) is not None:
                 return Sent(str(job.submission_id), running=True, changed=job.metadata["sparring"] != digest)
         # Ray accepts an id once, and a run may be submitted again to resume it.
@@ -104,8 +104,8 @@ class JobServer:
         breaks."""
         try:
             return ask()
-        except OSError as error:  # of Python, or of Ray's HTTP library
-            if error.filename is not None:  # a file of the package
+        except OSError as error:  # an error of Python's, or of Ray's HTTP library
+            if error.filename is not None:  # the error is about a file of the package
                 raise
             raise StepFailed(
                 f"{self._client.get_address()}: the connection broke while the job was being sent "
@@ -151,7 +151,7 @@ class JobServer:
         while True:
             place = 0
             try:
-                async for text in self._client.tail_job_logs(job):  # from the beginning, each time
+                async for text in self._client.tail_job_logs(job):  # the log from its beginning, each time
                     place, heard = place + len(text), time.monotonic()
                     if place > printed:
                         print(text[printed - place :], end="", flush=True)
@@ -219,7 +219,7 @@ def url_of(address: str) -> str:
     try:
         url = urllib.parse.urlsplit(address)
         valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and " " not in address
-    except ValueError:  # half of an IPv6 address, or a port that is no number
+    except ValueError:  # half of an IPv6 address, or a port that is not a number
         valid = False
     if not valid:
         raise UserError(f"--address {address}: accepted: the job server's URL, such as http://127.0.0.1:8265")
@@ -240,7 +240,7 @@ def check_answers(address: str) -> None:
     except OSError as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
-            return  # Ray's client has certificates of its own, and decides
+            return  # Ray's client has its own certificates, and decides
         raise UserError(
             f"--address {address}: does not answer ({reason}); is the cluster up, and is this its port?"
             f"{_proxy(address)}"
@@ -263,7 +263,7 @@ def _proxy(address: str) -> str:
 def _client(address: str) -> Any:
     """Return Ray's client of a job server. UserError if the server does not accept us."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        os.environ.pop(name, None)  # Ray would prefer these to the address that it is given
+        os.environ.pop(name, None)  # Ray would prefer these to the passed address
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 

@@ -137,7 +137,7 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
     differences = [
         f"{name} {installed or 'missing'} (here: {version})"
         for name, version in versions.items()
-        # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
+        # faiss-gpu replaces faiss-cpu on a node with GPUs.
         if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
         != version
     ]

@@ -37,7 +37,7 @@ def advise(advice: str) -> Iterator[None]:
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         match = SIGNS.search(lines[-1])
-        begin = max(0, match.start() - LENGTH // 2) if match else 0  # a loss that failed has its name before that
+        begin = max(0, match.start() - LENGTH // 2) if match else 0  # the name of a loss that failed stands before that
         summary = ("... " if begin else "") + textwrap.shorten(lines[-1][begin:], LENGTH, placeholder=" ...")
         raise RuntimeError(f"{summary}; to need less memory: {advice}") from error
 

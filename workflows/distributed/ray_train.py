@@ -76,7 +76,7 @@ def _do_tasks(config: dict[str, Any]) -> None:
     while (taken := ray.get(queue.take.remote(number, rank=rank()))) is not None:
         number, task = taken
         timing.set_node(node_name())
-        timing.drain()  # what a task that failed has left
+        timing.drain()  # leftovers of a task that failed
         try:
             result = work(task)
         except Exception as error:

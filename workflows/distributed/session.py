@@ -44,7 +44,7 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # A thread that still asks Ray when this process leaves it would join, or look for, another cluster.
     "RAY_ENABLE_AUTO_CONNECT": "0",
-    # Without a bound, Ray retries a task that its memory monitor has killed for ever.
+    # Without a bound, Ray retries for ever a task that its memory monitor has killed.
     "RAY_task_oom_retries": "3",
 }
 """Environment variables for Ray. Variables that the environment already has stay as they are."""
@@ -66,7 +66,7 @@ def ray_session(cluster: Cluster, *, trials: int = 1) -> Any:
     set_ray_environment()
     if not cluster.address:
         _require_token()
-        # Nobody can see them, and Ray holds each dataset's for good: 2.6 GB in two hours of short steps.
+        # Nobody can see the metrics, and Ray never frees those of a dataset: 2.6 GB in two hours of short steps.
         os.environ.setdefault("RAY_enable_metrics_collection", "0")
     import logging
 
@@ -208,7 +208,7 @@ def _reach(address: str) -> None:
     kept = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", CURRENT)
     stale = place == "auto" and kept.is_file() and not heads
     host, _, port = (kept.read_text().strip() if stale else place).rpartition(":")
-    if not port.isdecimal():  # Ray looks for it in other ways, or it is none
+    if not port.isdecimal():  # Ray looks for this address in other ways, or it is not an address
         return
     try:
         socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
@@ -251,6 +251,6 @@ def stop_ray() -> None:
 
         import ray
 
-        for name in ("ray", "ray.data"):  # what threads that are still at work say of it explains nothing
+        for name in ("ray", "ray.data"):  # messages of threads that are still at work explain nothing
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         ray.shutdown()

@@ -81,7 +81,7 @@ def fill_batch(batch: dict[str, Any], *, filler: dict[str, Any], map_id: str) ->
         row: dict[str, Any] = {"size": int(size), "counts": "", "time": "", "mistake": "", "failure": ""}
         try:
             timing.set_node(node_name())
-            timing.drain()  # what a shard that failed has left
+            timing.drain()  # leftovers of a shard that failed
             row["counts"] = json.dumps(_resident.fill(file, json.loads(task), filler, map_id))
             row["time"] = json.dumps(timing.drain())
         except UserError as error:

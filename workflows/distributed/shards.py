@@ -102,7 +102,7 @@ def map_shards(
         counts.update(attempts.counts(out, name))
     with Progress(out, total, unit, done=total - remaining) as progress:
         if waiting:
-            transfer.sync(out)  # what this step has written for its workers
+            transfer.sync(out)  # the files that this step has written for its workers
             run = _map_through_ray if machine.cluster.mode == "ray" else _map_inline
             advice = oom.map_advice(machine, pool, model="batch_tokens" in constructor, gpu=gpu)
             with oom.advise(advice), attempts.keeping(out, name, counts) as keep:
@@ -136,7 +136,7 @@ def _map_through_ray(
         "map_id": f"{out} {time.time_ns()}",
     }
     size = machine.workers(pool, len(shards), gpu=gpu)
-    # On a GPU a process of Ray's ends after each task, unless it belongs to an actor.
+    # On a GPU a Ray process ends after each task, unless it belongs to an actor.
     options: dict[str, Any] = (
         {
             "fn": FillOnGPU,
@@ -155,10 +155,12 @@ def _map_through_ray(
             "batch_size": None,
         }
     )
-    # Ray hands an actor its next shards before it has done the present one, so single shards are enough.
+    # Ray hands an actor its next shards before the present one is done, so single shards are enough.
     batches = cut_batches(rows, size, 1 if gpu else BATCH)
     items = data.from_blocks([pa.Table.from_pylist(batch) for batch in batches])
-    items.context.target_max_block_size = 1  # byte: the row of each shard comes at once, not with the batch's last
+    items.context.target_max_block_size = (
+        1  # one byte, so that the row of each shard comes at once and not with the batch's last
+    )
     with warnings.catch_warnings():
         # Ray 2.60 deprecates the only way to bound retries. Without a bound, a shard that kills its process is retried
         # for ever.

@@ -356,7 +356,7 @@ class Game:
         """Train the warm retriever without a ranker, on as many groups with as many negatives as in the game."""
         config, game = self.config, self.config.retriever.game
         train = game.train.model_copy(update={"losses": config.controls.losses(name)})
-        screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # which asks a ranker
+        screen = None if game.screen is None else game.screen.model_copy(update={"vote": None})  # a vote needs a ranker
         training = game.model_copy(update={"screen": screen, "train": train})
         retriever, retrieval = warm_retrieval.model, warm_retrieval
         for i in range(1, config.rounds + 1):

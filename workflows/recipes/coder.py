@@ -88,8 +88,8 @@ class Config(RetrievalConfig):
             return self
         if self.context.size < 2:
             raise ValueError(
-                f"context.size: {self.context.size}: a loss compares a document with the rest of its context; accepted: 2 or "
-                "more"
+                f"context.size: {self.context.size}: a loss compares a document with the rest of its context; "
+                "accepted: 2 or more"
             )
         if self.context.size > self.k:
             raise ValueError(f"context.size: {self.context.size} candidates, but only k: {self.k} are retrieved")
@@ -292,7 +292,7 @@ class Training:
             systems[f"{BY_NEIGHBOURS}, chosen"] = ByNeighbours(label, retrieval, choose, with_split=False)
         for kind, reranked in systems.items():
             if not kind and config.warm is None and system == base_name(config):
-                continue  # the start model, which is measured already
+                continue  # the start model is measured already
             self.results.add(f"{system} {kind}".strip(), reranked, seed=self.seed, entropy=not kind)
         return systems
 

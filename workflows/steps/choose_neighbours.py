@@ -151,7 +151,9 @@ def chosen(
 
     parts = []
     for fold, (fold_queries, fit_rows) in enumerate(folds):
-        best = int(values[:, fit_rows].mean(1).argmax())  # of equals the first: as retrieved, if nothing is better
+        best = int(
+            values[:, fit_rows].mean(1).argmax()
+        )  # the first of equal trials: the ranking as retrieved, if nothing is better
         parts.append(Shard(f"part-{fold:05d}.parquet", len(fold_queries), {"trial": trials[best], "fold": fold}))
     map_shards(TrialApplier, parts, **arguments, unit="queries")
     reranked = pa.concat_tables([read(out / part.file, RANKING) for part in parts])
@@ -243,7 +245,7 @@ class _TrialWorker:
     def reranked(self, ranked: Ranked, trial: Trial) -> pa.Table:
         """Return the ranking with a trial's parameters. With `mix` 1 the neighbours count for nothing, and the ranking
         is unchanged."""
-        if trial["mix"] == 1.0:  # it may have been made by other vectors, such as shorter ones
+        if trial["mix"] == 1.0:  # other vectors, such as shorter ones, may have made it
             return ranked.table
         lists = ranked.lists(trial["context"])
         numbers = NeighboursConfig(**{key: value for key, value in trial.items() if key != "context"})

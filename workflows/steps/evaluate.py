@@ -98,7 +98,7 @@ def evaluate(
         summary["entropy_documents"] = entropy.documents
     remarks = _short(measures, deepest, pq.read_metadata(data / "documents.parquet").num_rows)
     remarks += [ties.remark(pa.concat_tables(decided), values)]
-    note = "\n".join(sentence for sentence in remarks if sentence)  # each is a remark of its own
+    note = "\n".join(sentence for sentence in remarks if sentence)  # each is a separate remark
     return summary | ({"note": note} if note else {})
 
 

@@ -57,7 +57,7 @@ def fit_fusion(
     tables = [of_queries(path, RANKING, judged) for path in paths]
     qrels = read(data / "qrels.parquet", QRELS, filters=[("split", "=", split)])
     qrels = qrels.filter(pc.is_in(qrels["query_id"], value_set=judged))
-    depth = min(config.depth, cutoff(measure) or config.depth)  # what stands beyond a cutoff does not change a measure
+    depth = min(config.depth, cutoff(measure) or config.depth)  # documents beyond a cutoff do not change a measure
     trials, values, order = _trials(config, weights, constants), list[npt.NDArray[np.float64]](), list[str]()
     with Progress(out, len(trials), "trials") as progress:
         for trial in trials:

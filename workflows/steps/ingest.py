@@ -225,7 +225,7 @@ class Written:
         self.rows = self.words = 0
         self.splits: Counter[str] = Counter()
         self._hashes = array("q")
-        self._codes = array("h")  # of splits, by row
+        self._codes = array("h")  # codes of the splits, by row
         self._names: list[str] = []
 
     def add(self, records: list[Record], table: pa.Table) -> None:
@@ -385,7 +385,7 @@ def _fitting(
 ) -> Iterator[Judgement | Bad]:
     """Yield the judgements. A judgement is bad if its query or document is missing, or if its query is of another
     split."""
-    strange_queries = strange_documents = True  # none of those that were named so far is there
+    strange_queries = strange_documents = True  # all records named so far are missing
     while batch := list(islice(records, ROWS)):
         good = [record for record in batch if isinstance(record, Judgement)]
         all_asked, all_judged = queries.find(r.query_id for r in good), documents.find(r.doc_id for r in good)

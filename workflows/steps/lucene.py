@@ -29,9 +29,9 @@ T = TypeVar("T")
 INDEX = "index"
 ABOUT = "sparring.json"
 DOCUMENTS_AT_ONCE = 2_000
-# Changes no result: few enough that every worker has several shards, enough to outlast Java's warm-up.
+# It changes no result. Every worker must have several shards, and a shard must outlast Java's warm-up.
 QUERIES_A_SHARD = 512
-# What Java strips before it calls a document empty.
+# Java strips these before it calls a document empty.
 BLANK = "".join(map(chr, range(33)))
 
 

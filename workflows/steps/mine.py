@@ -244,7 +244,7 @@ class _Pool:
         self.queries = [row for row in wanted if row in self._positives]
         if config.given == "scores":
             self.queries = [row for row in self.queries if len(self._candidates(row, self._taken(row))[0])]
-        if config.given is not None:  # who is given nothing is not trained on
+        if config.given is not None:  # queries without candidates are not trained on
             judged &= self._offered
         self.left_out = len(judged.intersection(of_split).difference(self.queries))
         """Number of judged queries that are left out: the ranking has nothing for them or, with a teacher, no candidate
@@ -354,7 +354,7 @@ class _Pool:
             excluded |= set(self._same[documents[drawn]].tolist())
             missing = self._config.negatives - len(drawn)
         random = []
-        if not self._teacher:  # who scores no random document
+        if not self._teacher:  # the teacher scores no random document
             random = self._random(self._config.random + missing, excluded, rng)
             chosen += random
         filled = min(missing, len(random))
@@ -385,7 +385,7 @@ class _Pool:
         ranked = self._ranked[query]
         keys = self._same[ranked.documents]
         free = np.zeros(len(keys), bool)
-        free[np.unique(keys, return_index=True)[1]] = True  # a text once, where it stands first
+        free[np.unique(keys, return_index=True)[1]] = True  # each text once, at its first place
         free &= ranked.passed & ~np.isin(keys, list(taken))
         window = slice(self._config.skip, self._config.depth)
         return ranked.documents[free][window], ranked.scores[free][window]

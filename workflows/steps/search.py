@@ -276,7 +276,7 @@ def _pieces(
     if sum(lengths) != documents:
         raise ValueError(f"{vectors}: vectors of {sum(lengths)} documents, and the collection has {documents}")
     many = QUERIES_OF_INDEX if files else cuts.queries
-    parts = -(-workers // max(1, -(-queries // many)))  # of the documents, for each worker to have one
+    parts = -(-workers // max(1, -(-queries // many)))  # of the documents, so that each worker has one
     run = max(1, min(cuts.documents, cuts.scores // max(1, min(queries, many))) // lengths[0])
     run = min(run, -(-len(lengths) // parts))
     whole: list[tuple[str | None, int, int]] = [(*file,) for file in files]

@@ -33,7 +33,7 @@ def select(
     values: dict[str, list[np.ndarray]] = {}
     for entry in systems if len(judged) else []:
         path = entry["ranking"] / "ranking.parquet"
-        if path not in by_ranking:  # which all seeds may share
+        if path not in by_ranking:  # all seeds may share it
             table = per_query(of_queries(path, RANKING, judged), qrels, [measure])
             by_ranking[path] = by_measure(table)[measure][1]
         values.setdefault(entry["system"], []).append(by_ranking[path])

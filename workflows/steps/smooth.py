@@ -90,7 +90,7 @@ def contexts(
         for start in range(0, len(wanted), QUERIES_AT_ONCE):
             block = wanted[start : start + QUERIES_AT_ONCE]
             table = placed.rows(np.arange(start, start + len(block)))
-            near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # further ones too, as texts repeat
+            near = table.filter(pc.less_equal(table["rank"], 2 * config.size))  # more than needed, since texts repeat
             ranked = _ranked(near, query_ids, document_ids)
             rows = []
             for query in block:

@@ -43,8 +43,8 @@ def check_lengths(lengths: Mapping[str, int | None], config: TokenizeConfig) -> 
     for key, length in lengths.items():
         if (length or 0) > config.max_tokens:
             raise UserError(
-                f"{key}: {length}: only {config.max_tokens} tokens of a text are kept; raise tokens.max_tokens, or lower "
-                "this value"
+                f"{key}: {length}: only {config.max_tokens} tokens of a text are kept; raise tokens.max_tokens, or "
+                "lower this value"
             )
 
 
@@ -127,7 +127,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._data, self._limit, self._prompts = data, max_tokens, prompts_of(model)
         self._template = template
-        numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may leave some out
+        numbers = 1 + max(self._tokenizer.get_vocab().values(), default=0)  # a vocabulary may skip numbers
         wide = numbers > np.iinfo(np.uint16).max
         self._dtype = np.uint32 if wide else np.uint16
 

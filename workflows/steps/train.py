@@ -93,7 +93,7 @@ def train(
         if machine.cluster.mode == "inline":
             return work(task)
         summary = dict(train_together(work, task, machine, storage=out))
-        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train's own mark of what it may write to
+        shutil.rmtree(out / "ray", ignore_errors=True)  # Ray Train marks what it may write to
     transfer.download(out, exact=True)
     return summary
 
@@ -127,7 +127,7 @@ def _trained(
     from sparring.components.training.objective import ObjectiveInputs, make_objective
 
     profile = machine.cluster
-    transfer.download(out, exact=True)  # on every node the same checkpoint: the last that was sent
+    transfer.download(out, exact=True)  # every node needs the same checkpoint, the last that was sent
     configure_process(machine.train_threads)
     inputs = ObjectiveInputs(
         model=start / "model",

@@ -140,7 +140,7 @@ def description(function: Function) -> Description:
 @contextmanager
 def counted() -> Iterator[None]:
     """Raise ValueError if this block makes more than `MOST_STEPS` steps, as an absurd number in a config would."""
-    if _counter.get() is not None:  # what is around this block counts already
+    if _counter.get() is not None:  # an outer block counts already
         yield
         return
     token = _counter.set(itertools.count(1))
@@ -196,7 +196,7 @@ def step(label: str, function: Function, *, part: str | None = None, **inputs: A
     }
     built_in = [
         name for name in description(function).modules if "." not in inputs[name]
-    ]  # modules outside count by their source
+    ]  # modules outside this repository count by their source
     if versions := {name: number for name in built_in if (number := declared(inputs[name], "version")) is not None}:
         identity["versions"] = versions
     code = foreign_code(function, inputs)

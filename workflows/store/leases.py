@@ -65,7 +65,7 @@ class Lease:
             try:
                 self._renew()
                 renewed = time.monotonic()
-            except Exception as error:  # of the network; the next attempt may succeed
+            except Exception as error:  # an error of the network; the next attempt may succeed
                 if time.monotonic() - renewed > EXPIRE_SECONDS:
                     self._lost = f"it could not be renewed in {EXPIRE_SECONDS:.0f} s: {s3.first_line(error)}"
 

@@ -93,7 +93,7 @@ class ObjectStore(Store):
             self.prefetch_records([node], refresh=True)
             return written
 
-        # The file lock lets one driver of this machine through; the lease, one of all machines.
+        # The file lock admits one driver of this machine, the lease one of all machines.
         with super().locked(node, on_wait), leases.hold_lease(out, on_wait) as lease:
             yield finish
 

@@ -137,7 +137,7 @@ def check_access(path: Path) -> None:
         raise UserError(f"{name}: there is no bucket {bucket}") from None
     except PermissionError:
         raise UserError(f"{name}: the credentials may not use this bucket") from None
-    except Exception as error:  # botocore's, of many kinds
+    except Exception as error:  # botocore raises many kinds
         raise UserError(f"{name}: {first_line(error)}; credentials and endpoint are AWS_... variables") from None
 
 

@@ -148,7 +148,7 @@ class Store:
         """Return the resolved config of the last run of a name, or None if none is kept."""
         try:
             kept: dict[str, Any] = json.loads(self._config(run).read_text())
-        except (FileNotFoundError, ValueError):  # a damaged one is none: what it says can be found again
+        except (FileNotFoundError, ValueError):  # a damaged config counts as missing: its values can be computed again
             return None
         return kept
 

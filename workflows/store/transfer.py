@@ -77,7 +77,7 @@ def upload(path: Path, remote: s3.Listing | None = None) -> None:
             s3.delete_if(artifact / marker, remote[marker]["ETag"])
         s3.in_parallel(partial(_upload_file, artifact), changed)
         if path.is_dir() and files and (changed or marker not in remote):
-            # No two markers are equal: a deletion of the one before that comes late does not meet this one.
+            # No two markers are equal, so a late deletion of the previous marker does not delete this one.
             s3.put_json(artifact / marker, uuid.uuid4().hex)
 
 
@@ -163,7 +163,7 @@ def _download_file(artifact: Path, remote: s3.Listing, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         s3.get_file(path, temporary)
-    # The listing's version, even if the object has been replaced since: then the next listing has another.
+    # The listing's version, even if the object was replaced since. The next listing then has another version.
     _note_version(artifact, name, _version(path, remote[name]))
 
 

@@ -82,7 +82,7 @@ def _found(config: Config, previous: Mapping[str, Any] | None) -> Survey | None:
     queries, documents = (
         token_counter(config.model, prompt) for prompt in (config.model.query_prompt, config.model.document_prompt)
     )
-    if held is not None and documents is None:  # nor could the earlier run count them
+    if held is not None and documents is None:  # the earlier run could not count them either
         return held
     patience = threading.Timer(PATIENCE, _say_what_takes_so_long)
     patience.start()

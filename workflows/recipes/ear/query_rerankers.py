@@ -71,7 +71,7 @@ class QueryRerankers:
             candidates=config.training_candidates,
             seed=[seed, "query reranker"],
         )
-        # As in the public code, what checkpoints are chosen by does not depend on the maximum rank in training.
+        # As in the public code, the choice of checkpoints does not depend on the maximum rank in training.
         dev = (
             step(
                 self.setting.label(f"{name} groups ({look.split})", seed),
