@@ -30,7 +30,7 @@ from sparring.workflows.systems.reranked import Reranked
 RANKER = "cross_encoder"
 """Kind of a ranker in the config of a saved model."""
 OTHERS = ("generator", "reader", "masked_language_model")
-"""Kinds of saved models that neither encode texts nor score pairs."""
+"""Kinds of saved models that can neither encode texts nor score pairs."""
 
 
 def add_model(parser: argparse.ArgumentParser, model: str) -> None:

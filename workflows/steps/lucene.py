@@ -40,7 +40,7 @@ class LuceneIndexConfig(lucene.AnalyzerConfig):
 
 
 class VectorIndexConfig(LuceneIndexConfig):
-    """The same with term vectors, which relevance feedback needs."""
+    """Rules for an index with term vectors, which relevance feedback needs."""
 
     vectors: Literal[True] = True
     """Store term vectors."""

@@ -70,7 +70,7 @@ class MineConfig(Config):
     random: int = Field(0, ge=0)
     """Number of further negatives per group, sampled from the whole collection."""
     draw: Sampler = Sampler(function="components.sampling.uniform")
-    """How negatives are sampled from the candidates."""
+    """Function that samples negatives from the candidates."""
     positives: Literal["judged", "answering"] = "judged"
     """Positives of a query. `judged`: queries without a relevant document are left out, as in AR2's paper. `answering`:
     such a query gets the first document of this ranking that contains an answer, down to rank `depth`. AR2's public
@@ -215,9 +215,9 @@ class _Ranked(NamedTuple):
     """Rows of the documents table."""
     scores: np.ndarray
     hits: np.ndarray
-    """Which documents contain an answer. False if the ranking does not say."""
+    """Marks of the documents that contain an answer. False if the ranking does not say."""
     passed: np.ndarray
-    """Which documents passed the screening. True if there was none."""
+    """Marks of the documents that passed the screening. True if there was none."""
 
 
 class _Pool:

@@ -33,7 +33,7 @@ class TokenizeConfig(Config):
 
 
 class TemplatedConfig(TokenizeConfig):
-    """The same for texts that are joined as a reader's template has them."""
+    """Number of tokens that are kept of each text, for texts that are joined as a reader's template has them."""
 
     template: Template
 
