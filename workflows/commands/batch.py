@@ -25,7 +25,7 @@ def add_configs(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="CONFIG",
-        help="an experiment, such as configs/demo.yaml, or several, one after another; a folder stands for all in it",
+        help="one or more experiments, such as configs/demo.yaml; a folder stands for all configs in it",
     )
     add_assignments(parser)
 

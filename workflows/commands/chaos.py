@@ -30,7 +30,7 @@ UPDATES, BATCH = 40, 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="how many processes to kill (default: 20)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="number of processes to kill (default: 20)")
     add_cluster(parser)
     parser.add_argument(
         "--seed", type=int, default=1, metavar="N", help="seed of the moments and the processes to kill (default: 1)"

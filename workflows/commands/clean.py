@@ -56,7 +56,7 @@ def _kept(outcome: Outcome, store: Store) -> Iterator[Step]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_config(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be dropped")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be dropped")
     parser.add_argument(
         "--whole",
         action="store_true",

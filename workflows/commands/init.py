@@ -40,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the collection: a folder, or a file")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the config to write (default: the folder's name .yaml, here)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the config to write (default: the folder's name with .yaml, in the current folder)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the config if it is there")
 

@@ -23,11 +23,13 @@ REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="what `export` wrote: its retriever, ranker, system"
+        "folder", type=Path, metavar="FOLDER", help="a folder that `export` wrote: its retriever, ranker or system"
     )
     parser.add_argument("repository", metavar="REPO_ID", help="the repository, such as my-team/my-retriever")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
-    parser.add_argument("--revision", metavar="BRANCH", help="the branch to push to, made if need be (default: main)")
+    parser.add_argument(
+        "--revision", metavar="BRANCH", help="the branch to push to, which is created if it is missing (default: main)"
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:

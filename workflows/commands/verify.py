@@ -18,7 +18,9 @@ from sparring.workflows.store.store import Store
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
-    parser.add_argument("--remove", action="store_true", help="remove what is not as it was, so that it is made again")
+    parser.add_argument(
+        "--remove", action="store_true", help="remove the changed artifacts, so that they are made again"
+    )
 
 
 def call(arguments: argparse.Namespace) -> None:
