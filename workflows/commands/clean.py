@@ -23,10 +23,10 @@ from sparring.workflows.tuning.trials import TrialTable
 def superseded(experiment: Experiment, store: Store) -> Iterator[tuple[Step, list[str], int]]:
     """Yield steps, their files that may be dropped (glob patterns), and the files' bytes.
 
-    A step's droppable files, such as vectors and indexes, may go unless they belong to the last retrieval or to the
-    systems that `search` and `export` take, of this run or of a run next to it. Files from which only a later step
-    could continue, such as the optimizer's state of an earlier training, may go too. Files that an unfinished run next
-    to it uses stay.
+    A step's droppable files, such as vectors and indexes, may go unless something still uses them. The last retrieval
+    uses them, and so do the systems that `search` and `export` take, of this run and of runs next to it. Files from
+    which only a later step could continue, such as the optimizer's state of an earlier training, may go too. Files that
+    an unfinished run next to it uses stay.
     """
     last = {node.fingerprint for node in _kept(experiment.outcome, store)}
     for run in _beside(experiment):
@@ -135,7 +135,8 @@ def _names(experiment: Experiment) -> set[str]:
 
 def _own(experiment: Experiment, store: Store) -> Iterator[tuple[Step | Artifact, list[str], int]]:
     """Yield the artifacts of a run and of its tuning's past and present trials, if they have files and no other run
-    uses them; with no parts, which means all, and their bytes. UserError if a driver is at work on one."""
+    uses them. Each comes with no parts, which means all parts, and with its bytes. UserError if a driver is at work on
+    one."""
     table, names = TrialTable.read(experiment.run), _names(experiment)
     tried = [] if table is None else [store.artifact(name) for name in table.artifacts if name not in names]
     nodes: list[Step | Artifact] = [*graph(experiment.wanted), *tried]

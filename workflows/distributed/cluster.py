@@ -95,7 +95,7 @@ class Cluster(Config):
     """Shared memory of a Ray that starts on this machine, in MB. Tables and vectors travel as files and need none."""
     max_tokens_per_pass: int | None = Field(None, ge=8)
     """Maximum number of tokens in one pass through a model, padding included. It changes only memory and speed. Null is
-    65,536 on a GPU and 4,096 on a CPU: more tokens would not stay in a CPU's caches, and with fewer the fixed cost of a
+    65,536 on a GPU and 4,096 on a CPU. More tokens would not stay in a CPU's caches, and with fewer the fixed cost of a
     pass comes too often."""
     recompute: bool = False
     """Cache gradients: keep only the vectors and scores of a training batch, and run each pass again for its gradient.

@@ -69,8 +69,8 @@ class Controls(Part):
     """Controls without a ranker: the warm retriever trained on as many groups as in the game, with other losses."""
 
     include: Annotated[list[Control], AfterValidator(distinct)] = []
-    """Controls to train. `ance` is the game without the ranker's scores: its negatives come from its own ranking,
-    refreshed as often as in the game, but its losses do not read a teacher (Zhang et al., 2022, Figure 4). `in-batch`
+    """Controls to train. `ance` is the game without the ranker's scores (Zhang et al., 2022, Figure 4). Its negatives
+    come from its own ranking, refreshed as often as in the game, but its losses do not read a teacher. `in-batch`
     continues the warm-up: its loss, and negatives from the warm retriever's ranking in all rounds. A control learns in
     each round, even if a closed gate stops the game's retriever."""
     in_batch: list[LossTerm] = []

@@ -1,5 +1,7 @@
-"""Draw charts of soft labels and of models trained on them (Zerveas et al., 2023, Figures 2 and 11 to 13), and of
-measures along an axis, such as the size of a model (Moiseev et al., 2023, Figure 3)."""
+"""Draw charts of soft labels and of models trained on them (Zerveas et al., 2023, Figures 2 and 11 to 13).
+
+Also draw charts of measures along an axis, such as the size of a model (Moiseev et al., 2023, Figure 3).
+"""
 
 from pathlib import Path
 from typing import Any

@@ -35,7 +35,11 @@ def smaller_vectors(
     out: Path, machine: Machine, *, vectors: Path, retriever: Path, dimensions: int | None, kind: Kind
 ) -> dict[str, Any]:
     """Write `documents-*.npy`, smaller vectors of the documents in the same order, and `smaller.json`, how they were
-    made: the dimensions and, for int8, the widths of the steps, which hold for the whole collection."""
+    made.
+
+    `smaller.json` has the dimensions. For int8 it also has the widths of the steps, which hold for the whole
+    collection.
+    """
     shards = document_shards(vectors)
     settings = read_json(retriever / "model" / MODEL_CONFIG)
     quantiser = Quantiser.of(shards, dimensions, kind, normalize=settings["similarity"] == "cosine")

@@ -18,8 +18,10 @@ DEPTH = 10
 
 @Description(part="evaluation", shows=(SIZES,))
 def sizes(out: Path, machine: Any, *, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Write `sizes.json`: for each of `rows` the mean of each measure, and the mean share of the first 10 documents by
-    whole vectors that are among the first 10 of the row.
+    """Write `sizes.json`: for each of `rows` the mean of each measure, and an overlap with the ranking by whole
+    vectors.
+
+    The overlap is the mean share of the first 10 documents by whole vectors that are among the first 10 of the row.
 
     A row is {system, seed, metrics, whole, ranking, searched, rescored_by}. `metrics` are the measures of `ranking`,
     and `whole` is the ranking by the vectors as they were encoded. `searched` and `rescored_by` are the artifacts that

@@ -146,9 +146,9 @@ def smooth(
     """Write the same groups with soft labels as targets, which sum to 1 in each group (Algorithm 1).
 
     `vectors` are the documents', `queries` those of the groups' queries. The ground truth are the candidates whose
-    target is above 0. A group without any keeps targets of 0. The summary says how the targets are spread, on average
-    over the groups that have some: the entropy (natural logarithm), the number of candidates with a share, and the
-    share of the ground truth.
+    target is above 0. A group without any keeps targets of 0. The summary describes the spread of the targets, on
+    average over the groups that have some. It has the entropy (natural logarithm), the number of candidates with a
+    share, and the share of the ground truth.
     """
     offsets, truth = _lists(out, data, queries, groups)
     targets, _ = map_rows(

@@ -190,8 +190,8 @@ class _Resolving:
         return value
 
     def _check(self) -> None:
-        """Raise UserError if there is nothing to compare systems by and nothing to train without queries, or if a split
-        is to be drawn from a split that does not exist."""
+        """Raise UserError if there is nothing to compare systems by and nothing to train without queries. UserError
+        also if a split is to be drawn from a split that does not exist."""
         held = self._config.data.hold_out
         splits = {*self._survey.queries, *self._survey.unjudged, *held}
         for split, hold_out in held.items():
