@@ -91,7 +91,7 @@ To begin:
   {program} search configs/demo.yaml "QUESTION"
                                                search with the result
 Your own collection, a folder or a file (BEIR, MS MARCO, DPR, CSV, TSV, JSON lines, Parquet, lists of texts):
-  {program} adapt MY-FOLDER                    the next three commands in one
+  {program} adapt MY-FOLDER                    `init` and `run` in one command
   {program} init MY-FOLDER                     describe the collection, and write a short config, MY-FOLDER.yaml
   {program} plan MY-FOLDER.yaml                list the steps, and the numbers chosen for the collection
   {program} run MY-FOLDER.yaml                 train and compare; ends with the system to deploy
