@@ -157,7 +157,7 @@ def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str,
 
 def _folded(anchor: str, title: str, lines: list[str]) -> list[str]:
     """Fold lines under a title that links can name."""
-    summary = f'<summary>{html.escape(title, quote=False).replace("`", "")}</summary>'
+    summary = f"<summary>{html.escape(title, quote=False).replace('`', '')}</summary>"
     return [f'<details markdown="1" id="{anchor}">', summary, "", *lines, "", "</details>", ""]
 
 

@@ -191,7 +191,9 @@ def test_a_collection_that_nobody_asked_anything(beir: Path, encoder: Path, tmp_
     assert "Nothing was measured" not in said()[0], "nothing has learnt anything yet"
     assert place("report") == 2
     assert place("run") == 0
-    assert "Nothing was measured: no query of the collection has a relevant document." in " ".join(said()[0].split())
+    assert "Nothing was measured, because no query of the collection has a relevant document." in " ".join(
+        said()[0].split()
+    )
     assert place.metrics()["rows"] == []
     assert "Nothing was measured" in (place.runs / "tiny" / "report.html").read_text()
     assert place("export", str(tmp_path / "out")) == 0

@@ -778,7 +778,10 @@ READER = {"model": {"model": "x"}, "depths": [4]}
         ),
         ({"reader": {**READER, "depths": [4, 100]}}, "reader: depths: 100 passages, and k: 20 documents are retrieved"),
         ({"reader": {**READER, "passages": 30, "train": tiny.training()}}, "reader: passages: 30 passages, and k: 20"),
-        ({"generators": {"a": {"relevance": {"number": 1}}}}, "generators: a: number: 1: of one expansion a reranker"),
+        (
+            {"generators": {"a": {"relevance": {"number": 1}}}},
+            "generators: a: number: 1: a reranker learns nothing from one expansion",
+        ),
         ({"generators": {"a": {"file": {"path": "x", "field": "y", "number": 1}}}}, "generators: a: number: 1: of one"),
         (
             {"rerankers.ri.train.losses": [{"function": tiny.CROSS_ENTROPY}]},

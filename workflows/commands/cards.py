@@ -1,4 +1,4 @@
-"""The cards of exported models, from what the store knows of them."""
+"""Write the cards of exported models from the store."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ from sparring.workflows.systems.rows import Outcome, Row, name_of
 BESIDE = ("BM25", "start model")
 """Systems that a model is compared with."""
 ENCODERS = {"t5": "T5EncoderModel"}
-"""transformers' class of an encoder, where `AutoModel` would read more than that."""
+"""Class of transformers that loads an encoder, if `AutoModel` would load more than the encoder."""
 
 
 def write(folder: Path, model: Step, experiment: Experiment, store: Store, command: str) -> None:
@@ -58,7 +58,7 @@ def write(folder: Path, model: Step, experiment: Experiment, store: Store, comma
 
 
 def origin_of(model: Step, experiment: Experiment, store: Store, command: str) -> Origin:
-    """Describe where a model comes from."""
+    """Describe a model's origin."""
     outcome, record = experiment.outcome, finished(store, model)
     learnt, unplayed = _of_weights(model, store)
     nodes, read = graph([learnt]), collections_read([learnt])
@@ -142,12 +142,12 @@ def _measured(model: Step, experiment: Experiment, store: Store) -> Sequence[Mea
 
 
 def ends(mean: Json) -> tuple[float | None, float | None]:
-    """Return the ends of a mean's interval, cut to the measure's range. None for a single query."""
+    """Return the ends of a mean's interval, cut to the measure's range. Return None twice for a single query."""
     return (None, None) if mean["low"] is None else within(mean["measure"], mean["low"], mean["high"])
 
 
 def _data(subject: Step, read: Sequence[Step], store: Store) -> list[str]:
-    """Describe what a collection holds, and name the other collections that the model was trained on."""
+    """Describe a collection, and name the other collections that the model was trained on."""
     summary = finished(store, subject)["summary"]
     lines = [f"{summary['documents']:,} documents, as `format: {subject.inputs['source'].format}`"]
     for split, count in summary["queries"].items():

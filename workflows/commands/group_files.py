@@ -1,4 +1,4 @@
-"""A run's groups as training data of other projects."""
+"""Write a run's groups as training data of other projects."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,9 +20,9 @@ FORMATS: dict[str, Callable[[Iterable[Given], Path, str], Path]] = {
     "flagembedding": flagembedding.write_groups,
     "sentence-transformers": sentence_transformers.write_groups,
 }
-"""Writer of each format."""
+"""Function that writes each format."""
 CANDIDATES = 100_000
-"""Candidates whose texts are in memory at once."""
+"""Number of candidates whose texts are in memory at once."""
 
 
 def made(experiment: Experiment, store: Store) -> list[Step]:

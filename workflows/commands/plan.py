@@ -1,6 +1,6 @@
-"""Print every step with its state and its place; run nothing. With --cluster, also check that the profile's machines
-can do the work; with --estimate, what the run would cost in time, memory, disk and money. Of several experiments, print
-a line each."""
+"""Print every step with its state and its place, and run nothing. With --cluster, also check that the profile's
+machines can do the work. With --estimate, print what the run would cost in time, memory, disk and money. For several
+experiments, print a line each."""
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,9 @@ from sparring.workflows.tuning.search_space import Point, points
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="check that what this profile names can run it")
+    parser.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="check that the machines of this profile can run it"
+    )
 
     parser.add_argument(
         "--estimate",
@@ -69,7 +71,7 @@ def call(arguments: argparse.Namespace) -> None:
         _several(arguments, paths, profile)
         return
     assumed = assumptions(arguments.assume)
-    # Neither machines nor data are here: every step is to run, so that nothing is asked of the store.
+    # Neither machines nor data are here, so every step counts as pending and the store is not read.
     elsewhere = "documents" in assumed and profile is not None and profile.hardware is not None
     experiment, store = opened(argparse.Namespace(**vars(arguments), config=paths[0]), asks=not elsewhere)
     tuned = None
@@ -96,7 +98,9 @@ def call(arguments: argparse.Namespace) -> None:
     for line in (*_undecided(nodes, store), *_languages(nodes)):
         print(line)
     for model in _models_elsewhere(waiting):
-        print(f"model missing: {model}: neither a folder nor in this machine's cache, and the hub does not give it")
+        print(
+            f"model missing: {model}: it is neither a folder nor in this machine's cache, and the hub does not have it"
+        )
     Refusals(waiting, store, machine).check(artifacts=False)
     if profile is not None:
         print(f"{arguments.cluster}: {'the cluster' if profile.address else 'this machine'} has what it asks for")
@@ -129,7 +133,7 @@ def _languages(nodes: Sequence[Step]) -> list[str]:
             continue
         try:
             spoken = languages.look(node.inputs["source"])
-        except UserError:  # the run says it
+        except UserError:  # the run reports it
             continue
         if node.fingerprint in analyzers:
             lines += languages.of_analyzer(spoken, analyzers[node.fingerprint])
@@ -146,7 +150,7 @@ def _undecided(nodes: list[Step], store: Store) -> Iterator[str]:
     for node in nodes:
         if node.description.makes == "collection" and node.fingerprint in searched:
             record = store.record(node)
-            with suppress(UserError):  # of files that cannot be read, which is the run's to say
+            with suppress(UserError):  # files that cannot be read, which the run reports
                 remark = undecided(node.inputs["source"]) if record is None else record["summary"].get("undecided")
                 if remark:
                     yield f"{node.label}: {remark}"
@@ -185,7 +189,7 @@ def _tried(tuned: TunedExperiment) -> list[Point]:
 def _several(arguments: argparse.Namespace, paths: list[Path], profile: Cluster | None) -> None:
     """Print a line per experiment: its steps, and how many are to run that no experiment before it runs."""
     if arguments.estimate or arguments.assume:
-        raise UserError("--estimate is of one experiment; accepted: one config")
+        raise UserError("--estimate: it takes one experiment; accepted: one config")
     machine = None if profile is None else resolve_machine(profile)
     seen: set[str] = set()
     for path in paths:

@@ -39,6 +39,11 @@ TELLING = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_configs(parser)
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that do not name the experiment."""
     add_cluster(parser)
     parser.add_argument("--until", metavar="LABEL", help="stop when the step with this label is done")
     parser.add_argument("--no-estimate", action="store_true", help="begin without saying how long it may take")

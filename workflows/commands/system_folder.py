@@ -43,7 +43,7 @@ def models(config: SystemConfig, deployment: Deployment) -> dict[str, Step]:
 
 
 def measures(outcome: Outcome, row: Row, deployment: Deployment, store: Store, command: str) -> Measured:
-    """Read what was measured of a system, when, and by what command."""
+    """Read a system's measures, their date, and the command that made them."""
     record = finished(store, outcome.results)
     store.fetch([outcome.results], METRICS)
     table = read_json(store.path(outcome.results) / METRICS)

@@ -1,4 +1,4 @@
-"""Look for better numbers by many trials of the recipe, on Ray Tune, then run the best one. Repeat the command to
+"""Search for better values by many trials of the recipe on Ray Tune, and run the best config. Repeat the command to
 resume."""
 
 import argparse
@@ -32,7 +32,7 @@ def call(arguments: argparse.Namespace) -> None:
     wanted = [*experiment.wanted, *fixed_steps(read_tuning(arguments))]
     check_source_files(graph(wanted), store)
     check_present(pending(wanted, store))
-    RunFolder(experiment, store).write_plan()  # what it takes is seen by others that would remove it
+    RunFolder(experiment, store).write_plan()  # so that other commands do not remove what it uses
 
     def then(best: Path) -> str:
         return shared_arguments.run_command(

@@ -1,5 +1,5 @@
-"""Follow a run or a tuning that another shell started: which steps are done, which are running and how far, which come
-next. Nothing but files is read."""
+"""Follow a run or a tuning that another shell started: the steps that are done, those that run with their progress, and
+the next ones. Only files are read."""
 
 import shutil
 import sys
@@ -32,8 +32,8 @@ SHOWN = 3
 
 
 def watch(experiment: Experiment, store: Store, again: str, *, seconds: float = 1.0) -> None:
-    """Show a run until it is finished, or Ctrl-C. A terminal is redrawn in place; elsewhere, print whenever a step
-    begins or ends."""
+    """Show a run until it is finished, or until Ctrl-C. A terminal is redrawn in place. Elsewhere, print whenever a
+    step begins or ends."""
     live, before, drawn, followed = sys.stdout.isatty(), "", 0, False
     while True:
         waiting = pending(experiment.wanted, store)
@@ -137,7 +137,7 @@ def _set(experiment: Experiment, folder: Path) -> str:
     """List the values of another run that differ from this run's, as `--set` takes them."""
     try:
         differences = changes(experiment.config.model_dump(mode="json"), read_yaml(folder / CONFIG))
-    except UserError:  # the run that is looked at is another
+    except UserError:  # the run that is shown is another one
         return f" (its {CONFIG} cannot be read)"
     values = [f"{key}={text_of(value)}" for key, _, value in differences[:SHOWN]]
     more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""

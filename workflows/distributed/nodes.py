@@ -19,7 +19,7 @@ LOCKS = [ROOT / "cluster" / name for name in ("requirements.lock", "torch.lock")
 
 
 def check_store(store: Path) -> None:
-    """Make the folder of a store that all nodes are to see. UserError if its parent is not there."""
+    """Make the folder of a store that all nodes must see. UserError if its parent is missing."""
     if not s3.is_cached(store) and not store.parent.is_dir():
         raise UserError(
             f"--store {store}: there is no {store.parent} on the cluster; accepted: a path in a directory that all its "
@@ -29,8 +29,8 @@ def check_store(store: Path) -> None:
 
 
 def check_nodes(ray: Any, store: Path) -> None:
-    """Check each node. UserError if it does not see the store, or if its Python or packages are not those of this
-    machine."""
+    """Check each node. UserError if it does not see the store, or if its Python or packages differ from this
+    machine's."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     probe = store / f".seen-{uuid.uuid4().hex[:8]}"
@@ -58,7 +58,7 @@ def wait_for_nodes(ray: Any, cluster: Cluster) -> None:
 
 
 def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, share: float = 1.0) -> None:
-    """Wait until the processors are there that so many workers of a step cannot do without. `kind` is `CPU` or `GPU`.
+    """Wait until the cluster has the processors that `workers` workers of a step need. `kind` is `CPU` or `GPU`.
 
     RuntimeError after `wait_seconds`. The processors were there when the run began, but their node may have died.
     """
@@ -70,9 +70,9 @@ def wait_for_processors(ray: Any, cluster: Cluster, kind: str, workers: int, sha
 
 
 def _wait(ray: Any, cluster: Cluster, kind: str, workers: int, share: float, *, noun: str, who: str, note: str) -> bool:
-    """Wait until so many workers can have their processors, for at most `wait_seconds`. Return whether they can.
+    """Wait until `workers` workers can have their processors, for at most `wait_seconds`. Return whether they can.
 
-    Ray's autoscaler is asked for them: it starts no nodes for a driver that only waits.
+    The processors are requested from Ray's autoscaler, which starts no nodes for a driver that only waits.
     """
     total = round(workers * share, 6)
 
@@ -123,7 +123,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def _node_problem(probe: str, versions: dict[str, str]) -> str:
-    """Say what is wrong with the node that runs this. Empty if nothing is."""
+    """Describe the problem of the node that runs this. Return "" if there is none."""
     place = s3.local_path(Path(probe))
     if s3.is_cached(place):
         try:
@@ -137,7 +137,7 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
     differences = [
         f"{name} {installed or 'missing'} (here: {version})"
         for name, version in versions.items()
-        # faiss-gpu takes the place of faiss-cpu on a node with GPUs.
+        # faiss-gpu replaces faiss-cpu on a node with GPUs.
         if (installed := _installed_version("faiss-gpu" if name == "faiss-cpu" else name) or _installed_version(name))
         != version
     ]
@@ -151,7 +151,7 @@ def _node_problem(probe: str, versions: dict[str, str]) -> str:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return a package's version without its build (such as torch's `+cpu`), or Python's own. None if it is not
+    """Return a package's version without its build (such as torch's `+cpu`), or Python's own. Return None if it is not
     installed."""
     if name == "python":
         return platform.python_version()

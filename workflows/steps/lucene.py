@@ -1,4 +1,4 @@
-"""BM25: build a Lucene index of the documents, and retrieve from it, each worker in a child process with Java."""
+"""BM25: build a Lucene index of the documents and retrieve from it. Each worker runs Java in a child process."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,19 +21,19 @@ from sparring.workflows.distributed.machine import Machine
 from sparring.workflows.distributed.shards import map_shards, row_shards
 from sparring.workflows.store.dag import Description
 
-# Changes no result: few enough that every worker has several shards, enough to outlast Java's warm-up.
+# It changes no result. Every worker must have several shards, and a shard must outlast Java's warm-up.
 QUERIES_A_SHARD = 512
 
 
 class LuceneIndexConfig(AnalyzerConfig):
-    """How documents become index terms."""
+    """Rules by which documents become index terms."""
 
 
 class VectorIndexConfig(LuceneIndexConfig):
-    """The same with term vectors, which relevance feedback needs."""
+    """Rules for an index with term vectors, which relevance feedback needs."""
 
     vectors: Literal[True] = True
-    """Term vectors are stored."""
+    """Store term vectors."""
 
 
 @Description(part="BM25")
@@ -47,7 +47,7 @@ def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndex
 
 
 def _refuses(data: Path, splits: list[str], k: int) -> None:
-    """A split without queries, and more documents for a query than there are."""
+    """Refuse a split without queries, and more documents for a query than the collection has."""
     check_k(k, data)
     query_ids_of(data, splits)
 
@@ -58,8 +58,8 @@ def lucene_search(
 ) -> dict[str, Any]:
     """Write `ranking.parquet`: for every query of the splits, in their order, its k best documents by BM25.
 
-    A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`, scores
-    those of Lucene, before Pyserini rounds them and sets equal ones apart.
+    A query that retrieves nothing has no rows. Ranks are those of Pyserini's `LuceneSearcher.batch_search`. Scores are
+    Lucene's, before Pyserini rounds them and separates equal ones.
     """
     return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config)
 
@@ -76,7 +76,7 @@ def lucene_feedback(
     config: BM25Config,
     rm3: RM3Config,
 ) -> dict[str, Any]:
-    """The same with relevance feedback by RM3, as Pyserini has it after `set_rm3`. The index has term vectors."""
+    """Search with relevance feedback by RM3, as Pyserini does after `set_rm3`. The index must have term vectors."""
     return _searched(out, machine, data=data, index=index, splits=splits, k=k, config=config, rm3=rm3)
 
 
@@ -118,14 +118,14 @@ def _searched(
 
 
 def _join(parts: Iterable[Path], to: Path) -> None:
-    """One Parquet file of all the parts' rows, a part in memory at a time."""
+    """Join the rows of all parts in one Parquet file. One part is in memory at a time."""
     with replacing(to) as path, pq.ParquetWriter(path, RANKING) as writer:
         for part in parts:
             writer.write_table(read(part, RANKING))
 
 
 class _Retrieval:
-    """Rankings for runs of queries."""
+    """A worker that ranks documents for runs of queries."""
 
     def __init__(
         self,

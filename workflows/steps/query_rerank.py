@@ -1,4 +1,4 @@
-"""What a query reranker reads, and the ranks that it predicts for expansions (Chuang et al., 2023, sections 3.3.1 and
+"""Build the input of a query reranker, and predict the ranks of expansions (Chuang et al., 2023, sections 3.3.1 and
 3.3.2)."""
 
 from pathlib import Path
@@ -26,20 +26,21 @@ PREDICTED = "predicted.parquet"
 
 
 class PredictConfig(Config):
-    """How ranks are predicted."""
+    """Precision and shards of the prediction of ranks."""
 
     precision: Literal["bf16", "fp32", "int8"] = "bf16"
-    """Of the forward pass's matrix products. `int8` rounds: faster on a CPU without products in bf16."""
+    """Precision of the forward pass's matrix products. On a CPU without bf16 instructions, `int8` is faster, but it
+    rounds."""
     shard: int = Field(2_000, ge=1)
-    """Expansions in one file; the most that each worker loses where prediction is interrupted."""
+    """Number of expansions in one file. If prediction is interrupted, each worker loses at most one file."""
 
 
 @Description(part="query reranking")
 def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None) -> dict[str, Any]:
-    """Write what a query reranker reads, as a collection to be tokenised (`components.expansion.query_reading`).
+    """Write the input of a query reranker as a collection to be tokenised (`components.expansion.query_reading`).
 
     The documents are the expanded queries. With a ranking, each query's first passage follows them, every passage once,
-    and then an empty one for queries that found nothing. The queries are those of `data`.
+    and then an empty passage for queries that retrieved nothing. The queries are those of `data`.
     """
     names = read(expanded / FILE, EXPANSIONS, columns=["doc_id"])["doc_id"]
     queries = read(expanded / "queries.parquet", QUERIES, columns=["query_id", "text"])
@@ -52,7 +53,8 @@ def candidates(out: Path, machine: Machine, *, data: Path, expanded: Path, ranki
 def candidates_released(
     out: Path, machine: Machine, *, data: Path, expanded: Path, ranking: Path | None
 ) -> dict[str, Any]:
-    """The same for the public code's templates, where question, expansion, title and passage are separate texts."""
+    """Write the same for the public code's templates, where question, expansion, title and passage are separate
+    texts."""
     table = read(expanded / FILE, EXPANSIONS, columns=["doc_id", "text", "query_id"])
     queries = read(data / "queries.parquet", QUERIES, columns=["query_id", "text"])
     passages = None if ranking is None else _first_passages(data, ranking, table["doc_id"])
@@ -60,7 +62,7 @@ def candidates_released(
 
 
 def _first_passages(data: Path, ranking: Path, names: pa.ChunkedArray) -> Passages:
-    """Read the passages that expanded queries retrieve first, in the collection's order, by one pass over it."""
+    """Read the first passages that expanded queries retrieve, in the collection's order, in one pass over it."""
     columns = ["query_id", "doc_id"]
     first = read(ranking / "ranking.parquet", RANKING, columns=columns, filters=[("rank", "=", 1)])
     retrieved, kept = pc.unique(first["doc_id"]), []
@@ -132,7 +134,7 @@ class Predictor:
         self._reading = RerankerInputs.stored(data, TokenStore(tokens, model), self._inference.config.pair_tokens)
 
     def __call__(self, task: dict[str, Any], path: Path) -> dict[str, float]:
-        """Write the predicted ranks of some expansions; the seconds that the model took."""
+        """Write the predicted ranks of some expansions. Return the seconds that the model took."""
         ranks, took = self._inference.timed(self._reading, np.arange(task["start"], task["stop"]))
         save_array(path, ranks)
         return took

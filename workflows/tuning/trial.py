@@ -95,10 +95,8 @@ def measures(tuned: TunedExperiment, trial: Trial, store: Store) -> list[float]:
 
 
 def error(tuned: TunedExperiment, trial: Trial, store: Store) -> float | None:
-    """Compute the standard error over the queries of a trial's last measure.
-
-    None if the store does not keep the values of each query.
-    """
+    """Compute the standard error over the queries of a trial's last measure. Return None if the store does not keep the
+    values of each query."""
     steps = tuned.measure_steps(tuned.experiment(trial.point))[-1]
     store.fetch(steps, PER_QUERY_FILE)
     files = [store.path(node) / PER_QUERY_FILE for node in steps]

@@ -204,7 +204,7 @@ def test_texts_alone_and_queries_without_judgements(
     lines(tmp_path / "unequal")
     write(tmp_path / "unequal" / "questions.txt", "what?", "who?")
     assert main(["init", "unequal"]) == 0
-    assert "nobody has said what is relevant to them" in said()[0]
+    assert "nobody has said which documents are relevant to them" in said()[0]
     for file in ("notes.yaml", "unequal.yaml"):
         assert main(["plan", file]) == 0
         assert "no query of the collection has a relevant document" in said()[0]
@@ -223,7 +223,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "not used: support.csv: " in out
     assert "documents.csv: no column of ids is known, so documents are numbered by row" in out
     assert "0 queries" in out
-    assert "next:  if files that are not used have queries or judgements, say so in own.yaml" in out
+    assert "next:  if unused files have queries or judgements, name them in own.yaml" in out
     assert "       queries: FILE\n       qrels: FILE\n       columns: {documents: {doc_id: THEIRS}, " in out
 
 
@@ -235,8 +235,8 @@ def test_where_a_table_without_links_may_have_queries_it_is_said_last(
     jsonl(tmp_path / "own/tickets.jsonl", *({"t": q, "u": text, "by": f"KB-{q}"} for q, text, _ in QUERIES))
     assert main(["init", "own"]) == 0
     last = said()[0].rpartition("next:  ")[2]
-    assert last.startswith("if files that are not used have queries or judgements, say so in own.yaml under `data`")
-    assert re.search(r"or go on with the documents alone:\n.* plan own\.yaml\n.* run own\.yaml\n$", last)
+    assert last.startswith("if unused files have queries or judgements, name them in own.yaml under `data`")
+    assert re.search(r"or continue with the documents alone:\n.* plan own\.yaml\n.* run own\.yaml\n$", last)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_where_no_judgement_can_be_read_nothing_is_to_be_planned(
         head, *rows = file.read_text().splitlines()
         write(file, head, *(re.sub(r"\t\S+$", "\t0.5", row) for row in rows))
     assert main(["init", "own"]) == 0
-    assert said()[0].endswith("next:  mend the files: none of their judgements can be read\n")
+    assert said()[0].endswith("next:  fix the files: none of their judgements can be read\n")
 
 
 @pytest.mark.parametrize("name", ["relevant", "Is Relevant", "judgement", "gain", "correct"])
@@ -404,7 +404,7 @@ def test_columns_are_advised_to_formats_that_have_them(
     out = said()[0]
     assert "judgement of a missing document: " in out
     assert out.endswith(
-        "next:  mend the files: no judgement names both a query and a document, in the case of their ids\n"
+        "next:  fix the files: no judgement names both a query and a document, in the case of their ids\n"
     )
 
 

@@ -103,8 +103,8 @@ def test_arguments_that_are_not_utf8_are_one_line(said: Said, words: list[str]) 
     wrong = next(ascii(word) for word in words if not word.isascii())
     assert said() == (
         "",
-        f"error: argument {wrong}: not UTF-8. Write it in UTF-8; rename a file or folder that is "
-        "called so, or enter the folder and give `.`\n",
+        f"error: argument {wrong}: it is not UTF-8. Write it in UTF-8. If it names a file or folder, "
+        "rename that, or enter the folder and write `.`\n",
     )
 
 
@@ -142,7 +142,7 @@ def test_output_that_cannot_have_a_character_escapes_it(tmp_path: Path) -> None:
             r"have none\. Use a loss over targets, ",
         ),
         ("evaluate.measures=[]", r"evaluate: measures: none; accepted: one or more, such as RR@10"),
-        ("evaluate.select=train", r"evaluate\.select: 'train' is what is learnt from; accepted: another split, such"),
+        ("evaluate.select=train", r"evaluate\.select: systems learn from 'train'; accepted: another split, such"),
         ("data.format=bier", r"data: unknown format 'bier'; accepted: .*beir, "),
     ],
 )
@@ -554,7 +554,7 @@ def test_a_store_that_becomes_read_only_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", read_only)
         assert place("run", "--until", "data", "--no-estimate") == 1
-    kept = "Finished steps are kept. Once that is mended, repeat the command to resume."
+    kept = "Finished steps are kept. Fix the cause, then repeat the command to resume."
     assert re.fullmatch(rf"failed: {place.store}(/ingest-\w+)?: Read-only file system\n{kept}\n", said()[1])
     assert place("run", "--until", "data", "--no-estimate") == 0
 

@@ -252,7 +252,7 @@ def test_marks_make_a_collection(place: Place, service: Served, said: Said, tmp_
     assert len(found) - len(new) == len(own) - 1
     said()
     assert place("marks", str(tmp_path / "out")) == 2
-    assert said()[1] == f"error: {tmp_path / 'out'} is there already; name a folder that is not\n"
+    assert said()[1] == f"error: {tmp_path / 'out'}: is there already; accepted: a new folder\n"
 
 
 def test_scores_are_low_below_those_of_most_dev_queries(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

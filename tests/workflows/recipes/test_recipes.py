@@ -244,7 +244,7 @@ def test_players_that_read_differently_have_tokens_of_their_own(
 
 @pytest.mark.parametrize("key", ["retriever.model.document_tokens", "ranker.model.pair_tokens"])
 def test_a_model_that_reads_more_than_is_kept_is_refused(tmp_path: Path, ar2: dict[str, Any], key: str) -> None:
-    with pytest.raises(UserError, match=rf"{key.split('.')[-1]}: 600: no more than 512 are kept of a text"):
+    with pytest.raises(UserError, match=rf"{key.split('.')[-1]}: 600: only 512 tokens of a text are kept"):
         steps(read(tmp_path, ar2, f"{key}=600"))
 
 

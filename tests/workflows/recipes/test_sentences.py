@@ -219,7 +219,7 @@ def test_sets_of_one_name_are_the_same_sentences(tmp_path: Path, tree: dict[str,
     [
         (
             {"experiment": "x.yaml", "retriever": None, "seeds": [1], "sets": ["seeds=[4]"]},
-            "sets: seeds: they are those of the key `seeds` here; accepted: one of both",
+            "sets: seeds: the key `seeds` sets them too; accepted: one of the two",
         ),
         ({"similarity": {}, "transfer": {}}, "no sets; accepted: one or more in `similarity` or `transfer`"),
         ({"experiment": "x.yaml"}, "say either `retriever` or `experiment`"),

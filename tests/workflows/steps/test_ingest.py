@@ -407,7 +407,7 @@ def test_documents_that_no_kept_query_asks_for_may_be_left_out(out: Path, collec
     of_two = ingest(out, None, source=sampled)
     assert of_two["documents"] <= 2 < of_two["of_documents"]
     kept = f"{of_two['documents']} of {of_two['of_documents']} documents"
-    assert of_two["note"].startswith(f"only_judged keeps {kept}, those that a judgement names: measures are higher")
+    assert of_two["note"].startswith(f"only_judged keeps {kept}, those that a judgement names. Measures are higher")
     assert {row["doc_id"] for row in rows(out, "documents")} == {row["doc_id"] for row in rows(out, "qrels")}
     whole = ingest(out, None, source=collection.source(only_judged=True))
     assert whole["documents"] == 6
@@ -537,7 +537,7 @@ def test_queries_that_are_trained_on_under_another_id_are_told(out: Path, collec
     collection.queries += [{"_id": "q8", "text": "what is 0?"}, {"_id": "q9", "text": "what is 7?"}]
     collection.qrels["test"] += ["q8\td0\t1", "q9\td1\t1"]
     summary = ingest(out, None, source=collection.source())
-    told = "queries with the text of a training query, which flatters what is trained: 1 of the 3 of test"
+    told = "queries with the text of a training query, which flatters trained systems: 1 of the 3 of test"
     assert summary["note"] == told
 
 

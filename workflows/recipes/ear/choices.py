@@ -14,14 +14,14 @@ from sparring.workflows.store.dag import Step, step
 
 @dataclass(frozen=True)
 class Choices:
-    """How one ranking a query comes of the rankings of its expansions."""
+    """Rankings of chosen expansions, one for each query."""
 
     setting: Setting
 
     def choose(
         self, name: str, expansions: Expansions, scores: Step | None, label: str, number: int | None = None
     ) -> Step:
-        """The ranking of the expansion with the lowest score; without scores, that of the first expansion."""
+        """Rank by the expansion with the lowest score. Without scores, rank by the first expansion."""
         return step(
             f"{name} {label} ranking",
             choose,
@@ -35,7 +35,7 @@ class Choices:
         )
 
     def concatenated(self, name: str, expansions: Expansions) -> Expansions:
-        """All expansions of a query as one (Table 3.1)."""
+        """Join all expansions of a query into one query (Table 3.1)."""
         data = self.setting.collection.data
         whole = step(f"{name} concat", concatenated, data=data, expanded=expansions.expanded)
         ranking = self.setting.retrieve(f"{name} concat found", whole, [self.setting.split])
@@ -44,7 +44,7 @@ class Choices:
     def several(
         self, label: str, most: int, expansions: dict[str, Expansions], predictions: dict[str, Prediction]
     ) -> list[Step]:
-        """Fuse the rankings of the first so many expansions in a reranker's order, for each generator."""
+        """Rank by the first `most` expansions in a reranker's order, fused for each generator."""
         return [
             step(
                 f"{name} {label} ranking",

@@ -1,4 +1,4 @@
-"""What each system costs (Chuang et al., 2023, section 3.8 and Table 3.11)."""
+"""Costs of each system (Chuang et al., 2023, section 3.8 and Table 3.11)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sparring.workflows.systems.rows import SystemCost
 from sparring.workflows.systems.system import Cost, System, TimeSpent
 
 INDEX_SEARCHED = ("index_seconds", "search_seconds")
-"""The share of an approximate search that the index takes, without the exact search that it is compared with."""
+"""Share of an approximate search that the index takes, without the exact search that it is compared with."""
 
 
 def table(
@@ -47,7 +47,7 @@ class ExpansionCosts:
     """The generator's."""
 
     def cost(self, searched: Iterable[TimeSpent], *, first: bool = False, rerank: Iterable[TimeSpent] = ()) -> Cost:
-        """Cost of systems that search in these steps. `first` is for systems of the first expansion alone."""
+        """Return the cost of systems that search in these steps. `first` is for the first expansion alone."""
         return Cost(
             index=(self.setting.collection.bm25_index,),
             expand=self._expanding(first=first),
@@ -56,12 +56,12 @@ class ExpansionCosts:
         )
 
     def reranking(self, expansions: Expansions, kind: Kind, prediction: Prediction) -> list[TimeSpent]:
-        """Time of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion first."""
+        """Return the time of a query reranker. A retrieval-dependent one (`rd`) retrieves for every expansion first."""
         steps = [prediction.tokens, prediction.scores, *([expansions.ranking] if kind == "rd" else [])]
         return [self.of_all(node) for node in steps]
 
     def of_all(self, node: Step) -> TimeSpent:
-        """Time of a step for all expansions of a query."""
+        """Return the time of a step for all expansions of a query."""
         return TimeSpent(node, over=self._generated)
 
     @property
@@ -70,9 +70,9 @@ class ExpansionCosts:
         return self.generators.generate(self.name, [self.setting.split])
 
     def _expanding(self, *, first: bool) -> tuple[TimeSpent, ...]:
-        """Expanding a query, or writing its first expansion alone.
+        """Return the time of expanding a query, or of writing its first expansion alone.
 
-        Where expansions are drawn from what the query retrieves, the first takes as long as all; that retrieval is done
+        If expansions are sampled from what the query retrieves, the first takes as long as all. That retrieval is done
         once for all generators.
         """
         by_feedback = self.setting.config.generators[self.name].relevance is not None

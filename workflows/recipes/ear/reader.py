@@ -20,13 +20,13 @@ class Reader:
     def __init__(
         self, setting: Setting, config: ReaderPhase, dense: DenseRetriever, trained: Self | None = None
     ) -> None:
-        """`trained` is that of another collection whose model reads here; None to train on this one."""
+        """If `trained` is the reader of another collection, its model reads here. If None, train on this collection."""
         self._setting, self._config, self._dense, self._trained = setting, config, dense, trained
         self._start = setting.collection.initial_model("start reader", config.model, objective="reader")
 
     @in_phase(READING)
     def train(self, seed: int) -> Model:
-        """The reader, trained where the config asks for it."""
+        """Return the reader, trained if the config asks for it."""
         config, data, begun = self._config, self._setting.collection.data, self._start
         if config.train is None:
             return begun
@@ -65,7 +65,7 @@ class Reader:
         )
 
     def read(self, systems: dict[str, System], seed: int) -> dict[str, Read]:
-        """Some systems with the reader, at each depth."""
+        """Add the reader to some systems, at each depth."""
         reader = self._start.after((self._trained or self).train(seed).step)
         data, label = self._setting.collection.data, self._setting.label
         return {

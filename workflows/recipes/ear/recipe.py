@@ -1,4 +1,5 @@
-"""EAR: expand a query in many ways, rerank the expansions, retrieve with the best (Chuang et al., 2023, chapter 3)."""
+"""EAR: expand a query in many ways, rerank the expansions, and retrieve with the best (Chuang et al., 2023, chapter
+3)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,15 +46,15 @@ MODELS = (
     "training_candidates",
     "training_queries",
 )
-"""The keys that an experiment with `models_from` takes from that other experiment."""
+"""Keys that an experiment with `models_from` takes from the other experiment."""
 
 
 class Ear:
     """The parts of EAR on one collection, for the queries of one split."""
 
     def __init__(self, config: Config, trained: "Ear | None" = None, split: str | None = None) -> None:
-        """`trained` is EAR on another collection, whose models are taken; None to train on this one. `split` is the
-        ranked split; None for the measured one."""
+        """If `trained` is EAR on another collection, its models are used. If None, train on this collection. `split` is
+        the ranked split. If None, it is the measured split."""
         self.config, self._trained = config, trained
         self.setting = setting(config, split or config.evaluate.split, training=trained is None)
         self.generators: Generators = Generators(self.setting, trained.generators if trained else None)
@@ -76,7 +77,7 @@ class Ear:
 
     @cached_property
     def expansions(self) -> dict[str, Expansions]:
-        """The measured generators' expansions of the split's queries."""
+        """Expansions of the split's queries by the measured generators."""
         return {name: self.generators.issue(name, [self.setting.split]) for name in self.config.measured()}
 
     def system(
@@ -242,7 +243,8 @@ class Ear:
 
     @in_phase(QUERY_RERANKING)
     def chosen(self, label: str, kind: Kind, seed: int, number: int | None = None) -> list[Step]:
-        """Rank by each generator's expansions with the lowest predicted rank, perhaps among the first so many."""
+        """Rank by each generator's expansions with the lowest predicted rank. If `number` is not None, choose among the
+        first `number` only."""
         predictions = self.predictions(kind, seed)
         return [
             self.choices.choose(name, output, predictions[name].scores, label, number)
@@ -250,7 +252,7 @@ class Ear:
         ]
 
     def models(self) -> list[Step]:
-        """Return the steps that train the models of this collection, but for the generators."""
+        """Return the steps that train the models of this collection, except the generators."""
         trained = []
         for seed in self.config.seeds:
             trained.append(self.dense.train(seed).step)
@@ -262,7 +264,7 @@ class Ear:
 
 
 def build(config: Config) -> Outcome:
-    """Build the graph for every generator, beside BM25, the oracle and a dense retriever."""
+    """Build the graph for every generator, next to BM25, the oracle and a dense retriever."""
     trained = None
     if config.models_from is not None:
         trained = Ear(_other_config(config.models_from, config.seeds))
@@ -302,7 +304,7 @@ def _dense_name(config: Config) -> str:
 
 
 def _unseeded(ear: Ear) -> dict[str, System]:
-    """Make the further systems that are the same for every seed."""
+    """Build the further systems, which are the same for every seed."""
     systems: dict[str, System] = {}
     if ear.config.rm3 is not None:
         systems["RM3"] = ear.setting.collection.with_feedback(ear.config.rm3)
@@ -314,7 +316,7 @@ def _unseeded(ear: Ear) -> dict[str, System]:
 
 
 def _to_fuse(config: Config, systems: Mapping[str, System]) -> dict[str, System]:
-    """Choose the systems that `with_dense` names. Those of files without the measured split are left out."""
+    """Choose the systems that `with_dense` names. Systems from files without the measured split are left out."""
     names = systems.keys() | config.evaluate.other_rankings.keys()
     for name in config.with_dense:
         if name not in names:
@@ -324,13 +326,13 @@ def _to_fuse(config: Config, systems: Mapping[str, System]) -> dict[str, System]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a seed's systems leave for the report."""
+    """Rankings of a seed's systems that the report needs."""
 
     retrieval: Dense
     """The dense retriever."""
     costs: list[SystemCost]
     choices: dict[str, list[Step]]
-    """By system, each generator's ranking of chosen expansions."""
+    """Each generator's ranking of chosen expansions, by system."""
 
 
 @dataclass(frozen=True)
@@ -343,8 +345,8 @@ class Seed:
 
     @in_phase(QUERY_RERANKING)
     def measure(self, first: System, to_fuse: dict[str, System]) -> Measured:
-        """Measure all systems. `first` has the first expansions' rankings; `to_fuse` are systems that are fused with
-        the dense retriever."""
+        """Measure all systems. `first` has the first expansions' rankings. The systems in `to_fuse` are fused with the
+        dense retriever."""
         ear, config, name = self.ear, self.ear.config, _dense_name(self.ear.config)
         retrieval = ear.dense.retrieve(self.seed)
         if config.train is not None:
@@ -379,8 +381,9 @@ class Seed:
         return Measured(retrieval, costs.table(ear.setting, name, retrieval, approximate, systems), choices)
 
     def _add_reranked(self, system: str, kind: Kind, retrieval: Dense) -> System:
-        """Measure a query reranker: alone, with the dense retriever (Table 3.2), issued to it (Table 3.7), and
-        choosing among fewer expansions (Table 3.8). Return the first of these."""
+        """Measure a query reranker: alone, fused with the dense retriever (Table 3.2), with its choices issued to the
+        dense retriever (Table 3.7), and choosing among fewer expansions (Table 3.8). Return the first of these
+        systems."""
         config, label = self.ear.config, self.ear.setting.label(system, self.seed)
         reranked = self.ear.reranked(label, kind, self.seed)
         self.results.add(system, reranked, seed=self.seed)
@@ -409,7 +412,7 @@ class Seed:
 
 
 def _other_config(path: str, seeds: list[int]) -> Config:
-    """Read the experiment whose models are taken, with the seeds of the one that takes them."""
+    """Read the experiment whose models are used, with the seeds of the experiment that uses them."""
     config = loading.read_config(Path(path), [f"seeds={seeds}"])
     if not isinstance(config, Config):
         raise ValueError(f"models_from: {path}: recipe: {config.recipe!r}; accepted: ear")
