@@ -1,4 +1,4 @@
-"""Draw scatter plots: a measure against one key of a tuning, and maps of an embedding space."""
+"""Draw scatter plots: quality against latency, a measure against a key of a tuning, and maps of an embedding space."""
 
 import json
 import math
@@ -6,12 +6,85 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.components.charts.plot import WIDTH, Canvas, ticks
+from sparring.components.charts.plot import LETTER, WIDTH, Canvas, ticks
 
 CATEGORY = 52
 """Maximum width of a value that is not a number, next to numbers."""
+LONGEST = 34
+"""Characters of a name next to a dot."""
 SIDE = 260
 """Width and height of a map."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A system with the time of a query, in milliseconds, and its value."""
+
+    name: str
+    milliseconds: float
+    value: float
+    kind: Literal["chosen", "baseline", "plain"] = "plain"
+
+
+def frontier(systems: Sequence[Timed]) -> list[Timed]:
+    """Return the systems that no faster system equals, the fastest first.
+
+    >>> [timed.name for timed in frontier([Timed("a", 2, 0.5), Timed("b", 1, 0.4), Timed("c", 3, 0.5)])]
+    ['b', 'a']
+    """
+    best: list[Timed] = []
+    for timed in sorted(systems, key=lambda timed: (timed.milliseconds, -timed.value)):
+        if not best or timed.value > best[-1].value:
+            best.append(timed)
+    return best
+
+
+def trade_off(measure: str, systems: Sequence[Timed]) -> str:
+    """Draw quality against latency on a logarithmic axis, and a line through the frontier.
+
+    Names stand at the frontier's dots, at the chosen system and at its baseline, as far as there is room.
+    """
+    canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
+    y = canvas.y_axis(ticks(min(timed.value for timed in systems), max(timed.value for timed in systems)))
+    fastest, slowest = (function(timed.milliseconds for timed in systems) for function in (min, max))
+    low, high = math.log(fastest / 1.3), math.log(slowest * 1.3)
+
+    def x(milliseconds: float) -> float:
+        return canvas.start + (canvas.end - canvas.start) * (math.log(milliseconds) - low) / (high - low)
+
+    marks = _decades(math.exp(low), math.exp(high))
+    canvas.x_axis([(x(mark), f"{mark:.3g}") for mark in marks], "milliseconds for a query (logarithmic)")
+    best = frontier(systems)
+    canvas.line("level", [(x(timed.milliseconds), y(timed.value)) for timed in best])
+    placed = [(x(timed.milliseconds) - 6, y(timed.value) - 6, 12.0) for timed in systems]
+    for timed in sorted(systems, key=lambda timed: timed.kind != "plain"):  # marked systems are drawn last
+        radius, kind = {"chosen": (6.5, "c0"), "baseline": (6.5, "c1"), "plain": (4.5, "part")}[timed.kind]
+        title = f"{timed.name}: {timed.value:.3f}, {timed.milliseconds:.3g} ms"
+        canvas.dot(f"dot {kind}", x(timed.milliseconds), y(timed.value), radius, title)
+    named = [timed for timed in systems if timed.kind != "plain"] + [timed for timed in best if timed.kind == "plain"]
+    for timed in named:
+        _write_name(canvas, timed, x(timed.milliseconds), y(timed.value), placed)
+    values = "; ".join(f"{timed.name} {timed.value:.3f} at {timed.milliseconds:.3g} ms" for timed in systems)
+    return canvas.svg(f"{measure} against milliseconds for a query: {values}", below=40)
+
+
+def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[tuple[float, float, float]]) -> None:
+    """Write a system's name at the first free place around its dot, if there is one, and add it to `placed`.
+
+    `placed` holds the left edge, the top and the width of what is drawn, each about a line high.
+    """
+    name = timed.name if len(timed.name) <= LONGEST else timed.name[: LONGEST - 1] + "…"
+    width = LETTER * len(name)
+    for left, top in ((x + 9, y - 7), (x - 9 - width, y - 7), (x - width / 2, y - 22), (x - width / 2, y + 8)):
+        inside = canvas.start <= left and left + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
+        free = all(
+            abs(top - other) >= 12 or left + width <= start or start + span <= left for start, other, span in placed
+        )
+        if inside and free:
+            placed.append((left, top, width))
+            kind = {"chosen": "name c0", "baseline": "name c1", "plain": "tick"}[timed.kind]
+            canvas.text(left, top + 11, name, f"{kind} halo", title=timed.name)
+            return
 
 
 @dataclass(frozen=True)

@@ -247,10 +247,12 @@ def mean_entropy(ranking: pa.Table, *, documents: int = 15, temperature: float =
 def within(name: str, low: float, high: float) -> tuple[float, float]:
     """Clip an interval's ends to the range of the measure: an interval by Student's t may exceed it.
 
+    Counts, such as `NumRet`, have no upper end.
+
     >>> within("R@100", 0.97, 1.01)
     (0.97, 1.0)
     """
-    return max(low, -1.0 if name in CORRELATIONS else 0.0), min(high, 1.0)
+    return max(low, -1.0 if name in CORRELATIONS else 0.0), min(high, 1.0) if low <= 1.0 else high
 
 
 def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:

@@ -554,7 +554,7 @@ def test_one_reranker_for_each_generator_is_chosen_on_that_generators_dev(whole:
 def test_the_report_has_costs_lengths_and_examples(whole: Place) -> None:
     page = (whole.runs / "tiny" / "report.html").read_text()
     assert "What a query costs" in page
-    assert "The chosen expansions" in page
+    assert "Chosen expansions" in page
     study = json.loads((whole.artifact("lengths and examples") / "study.json").read_text())
     assert [row["generator"] for row in study["lengths"]] == ["sentence", "terms"]
     asked = pq.read_table(whole.artifact("data") / "queries.parquet", filters=[("split", "=", "test")])

@@ -13,7 +13,7 @@ from sparring.workflows.report.finished import Finished, Json
 from sparring.workflows.report.timeline import course
 from sparring.workflows.systems.rows import Outcome
 
-MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "deploy")
+MEASURED = ("rows", "means", "comparisons", "leading", "notes", "unmeasured", "expected", "verdict")
 """What a record has of `metrics.json`, as it stands there."""
 
 

@@ -86,8 +86,8 @@ def share_of_roofline(steps: Sequence[Json]) -> float | None:
 def efficiency(steps: Sequence[Json]) -> list[Json]:
     """Steps, time, work and bytes on disk of every part of a run, and of the whole (Zhang et al., 2022, Table 8).
 
-    A step is {part, seconds, time, model_seconds, roofline_seconds, work, bytes}. The parts stand in the order of their
-    first steps.
+    A step is {part, seconds, time, model_seconds, roofline_seconds, work, bytes}, with `money` if its profile has a
+    price. The parts stand in the order of their first steps.
     """
     total = sum(step["seconds"] for step in steps) or 1.0
     parts = dict.fromkeys(step["part"] for step in steps)
@@ -101,11 +101,13 @@ def _row(name: str, steps: list[Json], total: float) -> Json:
         done, spent = counts.get(unit, (0, 0.0))
         counts[unit] = (done + count, spent + seconds)
     seconds = sum(step["seconds"] for step in steps)
+    money = [step["money"] for step in steps if step.get("money") is not None]
     return {
         "part": name,
         "steps": len(steps),
         "seconds": seconds,
         "share": seconds / total,
+        "money": sum(money) if money else None,
         "time": {kind: sum(step["time"].get(kind, 0.0) for step in steps) for kind in KINDS},
         "of_floor": share_of_roofline(steps),
         "counts": [{"unit": unit, "count": count, "seconds": spent} for unit, (count, spent) in counts.items()],
