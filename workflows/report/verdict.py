@@ -199,23 +199,22 @@ class Verdict:
         entry = self.comparison
         if entry is None:
             return ""
-        p = p_text(entry.p_holm)
-        system, baseline = in_prose(entry.system), in_prose(entry.baseline)
-        of_system, of_baseline = f"{unsigned(entry.system_value)}, {p}", f"{unsigned(entry.baseline_value)}, {p}"
         if entry.system == self.system:
-            return self._against(entry, of_baseline)
+            return self._against(entry)
+        system, p = in_prose(entry.system), p_text(entry.p_holm)
+        value = unsigned(entry.system_value)
         if entry.outcome == WORSE:
-            subject = f"{system}, chosen on {self.selected_on}," if entry.system == self.chosen else system
-            return f"{subject} is clearly worse ({of_system})."
-        if entry.baseline != self.system:
-            of_system = f"{unsigned(entry.system_value)} against {unsigned(entry.baseline_value)} of {baseline}, {p}"
+            chosen = f", chosen on {self.selected_on}," if entry.system == self.chosen else ""
+            return f"{system}{chosen} is clearly worse ({value}, {p})."
         if entry.outcome == BETTER:
-            return f"{system} is clearly better ({of_system}), but costs more."
+            return f"{system} is clearly better ({value}, {p}), but costs more."
         if entry.only_system_trained:
-            return f"Training did not clearly help: the best trained system, {system}, has {of_system}."
-        return f"{system} is not clearly better ({of_system}){' and costs more' if entry.baseline_is_cheaper else ''}."
+            rival = f", and {in_prose(entry.baseline)}, the best without training, {unsigned(entry.baseline_value)}"
+            against = "" if entry.baseline == self.system else rival
+            return f"Training did not clearly help: {system} has {value}{against} ({p})."
+        return f"{system} is not clearly better ({value}, {p}){' and costs more' if entry.baseline_is_cheaper else ''}."
 
-    def _against(self, entry: Comparison, of_baseline: str) -> str:
+    def _against(self, entry: Comparison) -> str:
         """Compare the system with the baseline."""
         role = ""
         if entry.outcome == UNCLEAR:
@@ -226,7 +225,8 @@ class Verdict:
             role = ", the best system without training"
         word = {UNCLEAR: "not clearly better", BETTER: "clearly better", WORSE: "clearly worse"}[entry.outcome]
         alone = " alone" if _is_part(entry.baseline, entry.system) else ""
-        return f"That is {word} than {in_prose(entry.baseline)}{alone} ({of_baseline}){role}."
+        numbers = f"{unsigned(entry.baseline_value)}, {p_text(entry.p_holm)}"
+        return f"That is {word} than {_with(f'{in_prose(entry.baseline)}{alone}', numbers)}{role}."
 
     @property
     def _cost(self) -> str:
@@ -284,6 +284,15 @@ def in_prose(name: str) -> str:
     """
     head, comma, tail = name.partition(", ")
     return f"{head} ({tail})" if comma else name
+
+
+def _with(name: str, numbers: str) -> str:
+    """Add numbers in brackets to a name.
+
+    >>> _with("BM25", ".661, p = .37"), _with("fusion (interpolated)", ".661, p = .37")
+    ('BM25 (.661, p = .37)', 'fusion (interpolated; .661, p = .37)')
+    """
+    return f"{name[:-1]}; {numbers})" if name.endswith(")") else f"{name} ({numbers})"
 
 
 def latency(milliseconds: float) -> str:

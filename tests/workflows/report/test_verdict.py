@@ -97,14 +97,14 @@ def test_clearly_worse_choice_is_not_deployed() -> None:
     [
         (
             {"only_system_trained": True},
-            "Training did not clearly help: the best trained system, ranker, has .671, p = .37.",
+            "Training did not clearly help: ranker has .671 (p = .37).",
         ),
         ({"outcome": BETTER, "p_holm": 0.01}, "ranker is clearly better (.671, p = .010), but costs more."),
         ({"outcome": WORSE, "p_holm": 0.01}, "ranker is clearly worse (.671, p = .010)."),
         ({}, "ranker is not clearly better (.671, p = .37) and costs more."),
         (
             {"baseline": "fusion", "only_system_trained": True},
-            "Training did not clearly help: the best trained system, ranker, has .671 against .661 of fusion, p = .37.",
+            "Training did not clearly help: ranker has .671, and fusion, the best without training, .661 (p = .37).",
         ),
     ],
 )
@@ -120,6 +120,11 @@ def test_merits_of_the_baseline_are_named() -> None:
     assert merits(baseline_is_cheaper=True, only_system_trained=True) == ", which is cheaper and needs no training."
     assert merits(baseline_is_cheaper=False, only_system_trained=True) == ", which needs no training."
     assert merits(baseline_is_cheaper=False) == "."
+    interpolated = compared(system="ranker", baseline="BM25 + start model, interpolated", baseline_is_cheaper=False)
+    unchosen = replace(interpolated, system="ranker", deploy="ranker")
+    assert unchosen.sentences[1] == (
+        "That is not clearly better than BM25 + start model (interpolated; .661, p = .37)."
+    )
 
 
 def test_next_step_counts_trainings_if_the_test_does() -> None:
