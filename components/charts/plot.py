@@ -75,7 +75,10 @@ class Canvas:
 
         If `text` is None, values have as many decimals as the marks need, at least 2.
         """
-        y, digits = scale(marks, self.bottom, self.top), max(2, -math.floor(math.log10(marks[1] - marks[0])))
+        y = scale(marks, self.bottom, self.top)
+        digits = next(
+            d for d in range(2, 12) if all(math.isclose(round(mark, d), mark, abs_tol=1e-9) for mark in marks)
+        )
         for mark in marks:
             self.path("grid", f"M{self.start} {y(mark):.1f}H{self.end}")
             self.text(self.start - 6, y(mark) + 4, text(mark) if text else f"{mark:.{digits}f}", anchor="end")

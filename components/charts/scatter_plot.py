@@ -61,7 +61,9 @@ def trade_off(measure: str, systems: Sequence[Timed]) -> str:
         radius, kind = {"chosen": (6.5, "c0"), "baseline": (6.5, "c1"), "plain": (4.5, "part")}[timed.kind]
         title = f"{timed.name}: {timed.value:.3f}, {timed.milliseconds:.3g} ms"
         canvas.dot(f"dot {kind}", x(timed.milliseconds), y(timed.value), radius, title)
-    named = [timed for timed in systems if timed.kind != "plain"] + [timed for timed in best if timed.kind == "plain"]
+    named = [timed for timed in systems if timed.kind != "plain"] + [
+        timed for timed in reversed(best) if timed.kind == "plain"
+    ]
     for timed in named:
         _write_name(canvas, timed, x(timed.milliseconds), y(timed.value), placed)
     values = "; ".join(f"{timed.name} {timed.value:.3f} at {timed.milliseconds:.3g} ms" for timed in systems)
@@ -75,7 +77,8 @@ def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[t
     """
     name = timed.name if len(timed.name) <= LONGEST else timed.name[: LONGEST - 1] + "…"
     width = LETTER * len(name)
-    for left, top in ((x + 9, y - 7), (x - 9 - width, y - 7), (x - width / 2, y - 22), (x - width / 2, y + 8)):
+    beside, centred = x - 9 - width, x - width / 2
+    for left, top in ((x + 9, y - 7), (beside, y - 7), (centred, y - 22), (centred, y + 8), (beside, y - 22)):
         inside = canvas.start <= left and left + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
         free = all(
             abs(top - other) >= 12 or left + width <= start or start + span <= left for start, other, span in placed

@@ -169,19 +169,19 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
 def _verdict(results: Sequence[Json], first: str, second: str) -> list[str]:
     """Say in how many systems the second run is clearly better or worse, and how its last system compares."""
     if not results:
-        return [f"Nothing to compare: no system of {first} and {second} was measured on the same queries and differs."]
+        return [f"Nothing to compare: {first} and {second} share no system that was measured on the same queries and differs."]
     measure, lines = results[0]["measures"][0], results[0]["lines"]
     cells = {line["system"]: line["cells"][measure] for line in lines if measure in line["cells"]}
     words = [cell["word"] for cell in cells.values()]
     counts = [f"clearly {word} in {words.count(word)}" for word in (BETTER, WORSE) if word in words]
-    of_all = f"of {len(words)} {'system' if len(words) == 1 else 'systems'}"
-    summary = " and ".join(counts) if counts else "neither clearly better nor clearly worse in any"
+    differing = f"of {len(words)} differing {'system' if len(words) == 1 else 'systems'}"
+    summary = f"is {' and '.join(counts)}" if counts else "is neither clearly better nor clearly worse in any"
     system, cell = list(cells.items())[-1]
     values = f"{unsigned(cell['after'])} against {unsigned(cell['before'])}"
     tested = p_text((cell["method"] or cell["training"])["p_holm"])
     half = "" if cell["half"] is None else f" ± {unsigned(cell['half'])}"
     return [
-        f"By {measure}, {second} is {summary} {of_all} that both runs measured and that differ.",
+        f"By {measure}, {second} {summary} {differing}.",
         f"{in_prose(system)} has {values} ({signed(cell['difference'])}{half}, {tested}): {cell['word']}.",
     ]
 

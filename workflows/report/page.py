@@ -65,14 +65,15 @@ def drawing(svg: str) -> "Markup":
 
 
 def prose(text: str) -> "Markup":
-    """A text of our own for a page: what stands in backticks is code.
+    """Escape a text of our own for a page. Text in backticks becomes code, and p stays on the line of its value.
 
     >>> prose("`k: 5` is < 10")
     Markup('<code>k: 5</code> is &lt; 10')
     """
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    kept = re.sub(r"\bp ([<=]) (?=\.)", "p\u00a0\\1\u00a0", text)
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(kept))))
 
 
 def contents(text: str) -> Json:

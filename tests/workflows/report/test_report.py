@@ -305,7 +305,7 @@ def test_the_table_can_be_read(played: tuple[Path, dict[str, Any], Store]) -> No
     assert f"{np.mean(means):.3f} ± {half:.3f} ({np.std(means, ddof=1):.3f})" in lines[order[0]]
     better = next(n for n, line in enumerate(lines) if "retriever 2 against warm retriever (3 seeds)" in line)
     assert re.fullmatch(r" +RR@10  \+0\.\d{3} ± 0\.\d{3}  better +<\.001 +<\.001 +<\.001 +\.00\d", lines[better + 1])
-    assert "RR@10: 1 / position of the first right document (0 beyond 10)." in text
+    assert "RR@10: 1 / rank of the first relevant document (0 beyond rank 10)." in text
     said = " ".join(text.split())
     assert "the method: p counts queries and trainings as chance" in said
     assert "Holm: p is corrected for the 6 differences of this table." in said
