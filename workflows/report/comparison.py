@@ -169,7 +169,7 @@ def _results(after: Json, compared: list[Json]) -> list[Json]:
 def _verdict(results: Sequence[Json], first: str, second: str) -> list[str]:
     """Say in how many systems the second run is clearly better or worse, and how its last system compares."""
     if not results:
-        return [f"Nothing to compare: {first} and {second} share no system that was measured on the same queries and differs."]
+        return [f"Nothing to compare: no system was measured on the same queries by {first} and {second} and differs."]
     measure, lines = results[0]["measures"][0], results[0]["lines"]
     cells = {line["system"]: line["cells"][measure] for line in lines if measure in line["cells"]}
     words = [cell["word"] for cell in cells.values()]

@@ -81,6 +81,6 @@ def _notes(steps: Finished) -> list[str]:
 
 
 def time_of(record: Json) -> Json:
-    """How long a step took, what it spent that on, and the least its models could have taken."""
+    """Return the time of a step, how it was spent, and the roofline time of its models."""
     models = {name: record["summary"].get(name, 0.0) for name in ("model_seconds", "roofline_seconds")}
     return {"seconds": record["seconds"], "time": record.get("time", {}), **models}

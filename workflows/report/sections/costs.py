@@ -78,6 +78,6 @@ def _of(spent: TimeSpent, records: dict[str, Json]) -> float:
 
 
 def busy(record: Json) -> float:
-    """How long a step computed, read and wrote; all its time where its kinds were not measured."""
+    """Return the seconds that a step computed, read and wrote, or all its time if that was not measured."""
     time = record.get("time") or {}
     return float(time["compute"] + time["files"] if time else record["seconds"])
