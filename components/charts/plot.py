@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Literal
 
 WIDTH = 440
 """Width of a chart, in pixels of its view box."""
 LETTER = 6.5
 """Approximate width of a letter."""
 
+Role = Literal["chosen", "baseline", "plain"]
+"""Role of a system in a chart: the verdict's system, the one that it is compared with, or another."""
+COLOURS: dict[Role, str] = {"chosen": "c0", "baseline": "c1", "plain": "part"}
 Scale = Callable[[float], float]
 """Function from a value to its coordinate."""
 

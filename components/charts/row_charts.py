@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from sparring.components.charts.plot import WIDTH, Canvas, ticks
+from sparring.components.charts.plot import COLOURS, WIDTH, Canvas, Role, ticks
 
 ROW = 38
 """Height of a row of values, differences or shares."""
@@ -26,7 +25,7 @@ class Bar:
     value: float
     low: float | None
     high: float | None
-    kind: Literal["chosen", "baseline", "plain"] = "plain"
+    role: Role = "plain"
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
@@ -37,10 +36,9 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
     for number, row in enumerate(rows):
         y = canvas.top + ROW * number + 18
         interval = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
-        canvas.text(canvas.start, y - 4, row.name, "tick halo" if row.kind == "plain" else "tick halo ink")
+        canvas.text(canvas.start, y - 4, row.name, "tick halo" if row.role == "plain" else "tick halo ink")
         left, right = sorted((x(0.0), x(row.value)))
-        colour = {"chosen": "c0", "baseline": "c1", "plain": "part"}[row.kind]
-        canvas.bar(colour, left, y, right - left, 13, f"{row.name}: {row.value:.3f}{interval}")
+        canvas.bar(COLOURS[row.role], left, y, right - left, 13, f"{row.name}: {row.value:.3f}{interval}")
         if row.low is not None and row.high is not None:
             canvas.path("whisker ink", f"M{x(row.low):.1f} {y + 6.5}H{x(row.high):.1f}")
             for end in (row.low, row.high):

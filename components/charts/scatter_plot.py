@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.components.charts.plot import LETTER, WIDTH, Canvas, ticks
+from sparring.components.charts.plot import COLOURS, LETTER, WIDTH, Canvas, Role, ticks
 
 CATEGORY = 52
 """Maximum width of a value that is not a number, next to numbers."""
@@ -23,7 +23,7 @@ class Timed:
     name: str
     milliseconds: float
     value: float
-    kind: Literal["chosen", "baseline", "plain"] = "plain"
+    role: Role = "plain"
 
 
 def frontier(systems: Sequence[Timed]) -> list[Timed]:
@@ -46,8 +46,8 @@ def trade_off(measure: str, systems: Sequence[Timed]) -> str:
     """
     canvas = Canvas(start=44, end=WIDTH - 16, top=14, height=236)
     y = canvas.y_axis(ticks(min(timed.value for timed in systems), max(timed.value for timed in systems)))
-    fastest, slowest = (function(timed.milliseconds for timed in systems) for function in (min, max))
-    low, high = math.log(fastest / 1.3), math.log(slowest * 1.3)
+    times = [timed.milliseconds for timed in systems]
+    low, high = math.log(min(times) / 1.3), math.log(max(times) * 1.3)
 
     def x(milliseconds: float) -> float:
         return canvas.start + (canvas.end - canvas.start) * (math.log(milliseconds) - low) / (high - low)
@@ -57,12 +57,12 @@ def trade_off(measure: str, systems: Sequence[Timed]) -> str:
     best = frontier(systems)
     canvas.line("level", [(x(timed.milliseconds), y(timed.value)) for timed in best])
     placed = [(x(timed.milliseconds) - 6, y(timed.value) - 6, 12.0) for timed in systems]
-    for timed in sorted(systems, key=lambda timed: timed.kind != "plain"):  # marked systems are drawn last
-        radius, kind = {"chosen": (6.5, "c0"), "baseline": (6.5, "c1"), "plain": (4.5, "part")}[timed.kind]
+    for timed in sorted(systems, key=lambda timed: timed.role != "plain"):  # marked systems are drawn last
+        radius = 4.5 if timed.role == "plain" else 6.5
         title = f"{timed.name}: {timed.value:.3f}, {timed.milliseconds:.3g} ms"
-        canvas.dot(f"dot {kind}", x(timed.milliseconds), y(timed.value), radius, title)
-    named = [timed for timed in systems if timed.kind != "plain"] + [
-        timed for timed in reversed(best) if timed.kind == "plain"
+        canvas.dot(f"dot {COLOURS[timed.role]}", x(timed.milliseconds), y(timed.value), radius, title)
+    named = [timed for timed in systems if timed.role != "plain"] + [
+        timed for timed in reversed(best) if timed.role == "plain"
     ]
     for timed in named:
         _write_name(canvas, timed, x(timed.milliseconds), y(timed.value), placed)
@@ -85,7 +85,7 @@ def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[t
         )
         if inside and free:
             placed.append((left, top, width))
-            kind = {"chosen": "name c0", "baseline": "name c1", "plain": "tick"}[timed.kind]
+            kind = "tick" if timed.role == "plain" else f"name {COLOURS[timed.role]}"
             canvas.text(left, top + 11, name, f"{kind} halo", title=timed.name)
             return
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sparring.components.charts.plot import Role
 from sparring.components.charts.row_charts import Bar, bars
 from sparring.components.charts.scatter_plot import Timed, trade_off
 from sparring.components.evaluation.averages import AVERAGE
@@ -27,7 +28,7 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
     queries = max(mean["queries"] for mean in shown)
     values = {mean["system"]: mean["value"] for mean in shown}
     systems = [
-        Timed(cost["system"], 1000 * cost["query"], values[cost["measured"]], _kind(cost["measured"], verdict))
+        Timed(cost["system"], 1000 * cost["query"], values[cost["measured"]], _role(cost["measured"], verdict))
         for cost in timed
         if cost["measured"] in values and cost["query"]
     ]
@@ -45,10 +46,10 @@ def _bar(mean: Json, verdict: Json | None, queries: int) -> Bar:
     known = mean["low"] is not None
     low, high = within(mean["measure"], mean["low"], mean["high"]) if known else (None, None)
     sample = "" if mean["queries"] == queries else f" ({mean['queries']:,} queries)"
-    return Bar(f"{mean['system']}{sample}", mean["value"], low, high, _kind(mean["system"], verdict))
+    return Bar(f"{mean['system']}{sample}", mean["value"], low, high, _role(mean["system"], verdict))
 
 
-def _kind(system: str, verdict: Json | None) -> str:
+def _role(system: str, verdict: Json | None) -> Role:
     """Tell the verdict's system and its alternative from the rest."""
     if verdict is None:
         return "plain"
