@@ -215,7 +215,7 @@ def test_the_page_stands_alone_and_is_well_formed(played: tuple[Path, dict[str, 
     assert "<script src" not in text
     assert "@import" not in text
     assert "url(" not in text
-    assert page.tags.count("svg") == 2 + len(MEASURES)  # all systems, against latency, and round by round
+    assert page.tags.count("svg") == 1 + len(MEASURES)  # all systems, and round by round
     assert len(text) < 150_000
 
 
