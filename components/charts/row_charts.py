@@ -37,13 +37,13 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         y = canvas.top + ROW * number + 18
         interval = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
         canvas.text(canvas.start, y - 4, row.name, "tick halo" if row.role == "plain" else "tick halo ink")
-        left, right = sorted((x(0.0), x(row.value)))
-        canvas.bar(COLOURS[row.role], left, y, right - left, 13, f"{row.name}: {row.value:.3f}{interval}")
+        start, end = sorted((x(0.0), x(row.value)))
+        canvas.bar(COLOURS[row.role], start, y, end - start, 13, f"{row.name}: {row.value:.3f}{interval}")
         if row.low is not None and row.high is not None:
             canvas.path("whisker ink", f"M{x(row.low):.1f} {y + 6.5}H{x(row.high):.1f}")
-            for end in (row.low, row.high):
-                canvas.path("whisker ink", f"M{x(end):.1f} {y + 3}v7")
-        canvas.text(max(right, x(row.high or 0.0)) + 6, y + 11, f"{row.value:.3f}", "tick halo")
+            for limit in (row.low, row.high):
+                canvas.path("whisker ink", f"M{x(limit):.1f} {y + 3}v7")
+        canvas.text(max(end, x(row.high or 0.0)) + 6, y + 11, f"{row.value:.3f}", "tick halo")
     values = "; ".join(f"{row.name} {row.value:.3f}" for row in rows)
     return canvas.svg(f"{title}: {values}", below=24)
 

@@ -77,16 +77,15 @@ def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[t
     """
     name = timed.name if len(timed.name) <= LONGEST else timed.name[: LONGEST - 1] + "…"
     width = LETTER * len(name)
-    beside, centred = x - 9 - width, x - width / 2
-    for left, top in ((x + 9, y - 7), (beside, y - 7), (centred, y - 22), (centred, y + 8), (beside, y - 22)):
-        inside = canvas.start <= left and left + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
-        free = all(
-            abs(top - other) >= 12 or left + width <= start or start + span <= left for start, other, span in placed
-        )
-        if inside and free:
-            placed.append((left, top, width))
+    before, centred = x - 9 - width, x - width / 2
+    for edge, top in ((x + 9, y - 7), (before, y - 7), (centred, y - 22), (centred, y + 8), (before, y - 22)):
+        inside = canvas.start <= edge and edge + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
+        in_line = [(start, span) for start, height, span in placed if abs(top - height) < 12]
+        covered = any(edge < start + span and start < edge + width for start, span in in_line)
+        if inside and not covered:
+            placed.append((edge, top, width))
             kind = "tick" if timed.role == "plain" else f"name {COLOURS[timed.role]}"
-            canvas.text(left, top + 11, name, f"{kind} halo", title=timed.name)
+            canvas.text(edge, top + 11, name, f"{kind} halo", title=timed.name)
             return
 
 

@@ -149,7 +149,7 @@ class Verdict:
         if not self.anything_trained:
             lines.append(UNASKED.format(self.judgements) if self.judgements else UNTRAINED)
         alternatives = [] if compared is None else [compared.system, compared.baseline]
-        alternative = next((other for other in reversed(alternatives) if other != self.chosen), None)
+        alternative = next((rival for rival in reversed(alternatives) if rival != self.chosen), None)
         if compared is not None and compared.outcome != BETTER and alternative is not None:
             lines.append(f'To search with {in_prose(alternative)} or export it, add `--system "{alternative}"`.')
         if self.anything_trained and not self._pays:
@@ -339,8 +339,9 @@ def verdict_of(
     mean = _mean(metrics, subject, lead, place)
     if mean is None:
         return None
-    known = mean["low"] is not None
-    low, high = within(mean["measure"], mean["low"], mean["high"]) if known else (None, None)
+    low, high = mean["low"], mean["high"]
+    if low is not None:
+        low, high = within(mean["measure"], low, high)
     same = ("collection", "split", "measure", "queries")
     plain = (entry for entry in metrics["means"] if entry["system"] == BM25 and all(entry[k] == mean[k] for k in same))
     return Verdict(
@@ -370,7 +371,7 @@ def _comparison(metrics: Json, lead: Json, systems: Sequence[Row]) -> tuple[Comp
     values = means_compared(entry, metrics["rows"])
     word = outcome(entry["difference"], entry["p_holm"])
     alike = ("collection", "split", "test")
-    family = sum(all(other[key] == entry[key] for key in alike) for other in metrics["comparisons"])
+    family = sum(all(member[key] == entry[key] for key in alike) for member in metrics["comparisons"])
     expenses = {
         row.name: row.system.expense
         for row in systems

@@ -43,8 +43,9 @@ def overview(metrics: Json, timed: Sequence[Json]) -> Json | None:
 
 def _bar(mean: Json, verdict: Json | None, queries: int) -> Bar:
     """Draw a mean. Systems that were measured on a sample of the queries say so."""
-    known = mean["low"] is not None
-    low, high = within(mean["measure"], mean["low"], mean["high"]) if known else (None, None)
+    low, high = mean["low"], mean["high"]
+    if low is not None:
+        low, high = within(mean["measure"], low, high)
     sample = "" if mean["queries"] == queries else f" ({mean['queries']:,} queries)"
     return Bar(f"{mean['system']}{sample}", mean["value"], low, high, _role(mean["system"], verdict))
 
