@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, ticks
+from sparring.components.charts.plot import WIDTH, Canvas, Scale, scale, shortened, ticks
 from sparring.components.evaluation.measures import mean_and_deviation
 
 LENGTH, LINE = 19, 12.0
@@ -167,4 +167,4 @@ def _height(text: Sequence[str]) -> float:
 
 def _short(name: str) -> str:
     """Cut a name to fit next to a chart."""
-    return name if len(name) <= LENGTH else name[: LENGTH - 1].rstrip() + "…"
+    return shortened(name, LENGTH)

@@ -23,6 +23,15 @@ Scale = Callable[[float], float]
 """Function from a value to its coordinate."""
 
 
+def shortened(name: str, most: int) -> str:
+    """Cut a name to so many characters.
+
+    >>> shortened("retriever 1", 8)
+    'retriev…'
+    """
+    return name if len(name) <= most else name[: most - 1].rstrip() + "…"
+
+
 def ticks(low: float, high: float) -> list[float]:
     """Choose four to seven round values that span low to high."""
     if high - low < 1e-6:

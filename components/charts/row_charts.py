@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sparring.components.charts.plot import COLOURS, WIDTH, Canvas, Role, ticks
+from sparring.components.charts.plot import COLOURS, WIDTH, Canvas, Role, shortened, ticks
 
 ROW = 38
 """Height of a row of values, differences or shares."""
+LONGEST = 58
+"""Characters of a name above a bar."""
 NUMBER = 42
 """Width of a value behind its bar."""
 NAME, HILL = 20, 26
@@ -36,7 +38,8 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
     for number, row in enumerate(rows):
         y = canvas.top + ROW * number + 18
         interval = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
-        canvas.text(canvas.start, y - 4, row.name, "tick halo" if row.role == "plain" else "tick halo ink")
+        kind = "tick halo" if row.role == "plain" else "tick halo ink"
+        canvas.text(canvas.start, y - 4, shortened(row.name, LONGEST), kind, title=row.name)
         start, end = sorted((x(0.0), x(row.value)))
         canvas.bar(COLOURS[row.role], start, y, end - start, 13, f"{row.name}: {row.value:.3f}{interval}")
         if row.low is not None and row.high is not None:

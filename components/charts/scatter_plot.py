@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparring.components.charts.plot import COLOURS, LETTER, WIDTH, Canvas, Role, ticks
+from sparring.components.charts.plot import COLOURS, LETTER, WIDTH, Canvas, Role, shortened, ticks
 
 CATEGORY = 52
 """Maximum width of a value that is not a number, next to numbers."""
-LONGEST = 34
-"""Characters of a name next to a dot."""
+LONGEST, BOLD = 34, 1.15
+"""Characters of a name next to a dot, and how much wider bold letters are."""
 SIDE = 260
 """Width and height of a map."""
 
@@ -75,8 +75,8 @@ def _write_name(canvas: Canvas, timed: Timed, x: float, y: float, placed: list[t
 
     `placed` holds the left edge, the top and the width of what is drawn, each about a line high.
     """
-    name = timed.name if len(timed.name) <= LONGEST else timed.name[: LONGEST - 1] + "…"
-    width = LETTER * len(name)
+    name = shortened(timed.name, LONGEST)
+    width = LETTER * len(name) * (1.0 if timed.role == "plain" else BOLD)
     before, centred = x - 9 - width, x - width / 2
     for edge, top in ((x + 9, y - 7), (before, y - 7), (centred, y - 22), (centred, y + 8), (before, y - 22)):
         inside = canvas.start <= edge and edge + width <= canvas.width and canvas.top - 8 <= top <= canvas.bottom - 12
@@ -195,4 +195,4 @@ def _text(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 12 else text[:11] + "…"
+    return shortened(text, 12)

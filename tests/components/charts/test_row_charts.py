@@ -57,6 +57,8 @@ def test_bars_begin_at_zero_and_show_their_intervals() -> None:
     assert len({rect.get("x") for rect in drawn}) == 1
     assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
     assert [rect.get("class", "").split()[1] for rect in drawn] == ["c0", "c1", "part"]
+    titles = [text[0].text for text in root.iter("text") if len(text)]
+    assert titles == ["<a>", "b", "c"]
     assert drawn[0][0].text == "<a>: 0.600 [0.500, 0.700]"
     assert drawn[1][0].text == "b: 0.300"
     assert len([path for path in root.iter("path") if "whisker" in path.get("class", "")]) == 2 * 3

@@ -40,7 +40,7 @@ MEANS = [
 def test_bars_show_the_verdicts_measure_with_the_best_first() -> None:
     shown = overview({"means": MEANS, "verdict": VERDICT}, [])
     assert shown is not None
-    titles = re.findall(r"<title>([^<]+)</title>", shown["bars"])
+    titles = re.findall(r"<title>([^<]+)</title></rect>", shown["bars"])
     assert titles == [
         "retriever: 0.800 [0.700, 1.000]",
         "ranker (4 queries): 0.600 [0.500, 0.900]",
