@@ -102,7 +102,7 @@ def test_tables_and_report(played: tiny.Place) -> None:
     ]
     assert [line.split()[0] for line in lines[3:5]] == ["Pairs", "average"]
     page = (played.runs / "tiny/report.html").read_text()
-    assert page.count("Cosines and people's ratings") == 2
+    assert page.count('<h2 id="cosine-similarity') == 2
     assert "rated 4 to 5: 8 pairs, mean" in page
     assert "Spearman over collections" in page
 
