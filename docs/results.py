@@ -5,6 +5,7 @@ python docs/results.py
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import sys
@@ -26,69 +27,74 @@ from sparring.workflows.report.page import duration  # noqa: E402
 
 CLAIMS, PAGES = ROOT / "docs" / "claims", ROOT / "docs" / "pages" / "results"
 
-ABOUT = """\
+INTRODUCTION = """\
 # Results
 
-What the papers claim, and what runs here say of it. `python docs/results.py` makes these pages from `docs/claims` and
-`docs/records`, and tests keep them current. The papers' numbers are those of `configs/papers`. One command keeps the
-record of a run:
+Every claim of the five papers was put to a test here, on small public collections. This page counts how many held. Each
+method's page has the numbers, the statistics and the runs behind them.
+"""
+RULE = """\
+## How to read these pages
 
-```
-sparring record configs/demo.yaml docs/records/demo.json
-```
+The runs are small: models of one to six layers, thousands of documents, a few hundred updates. They show what holds at
+that size. They do not repeat the papers' own experiments. Most runs shared their machine with other programs, so their
+times say nothing about speed. `tests/benchmarks/RESULTS.md` measures speed.
 
-Runs here are small: models of one to six layers, thousands of documents, a few hundred updates. They show what holds at
-that size, and say nothing about the papers' own. The start model is all-MiniLM-L6-v2, or its first layers. Its row is
-no zero-shot result: its card lists SQuAD, CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its
-training data.
+The start model is all-MiniLM-L6-v2, or its first layers. It is no zero-shot baseline: its card lists SQuAD,
+CodeSearchNet, Natural Questions, TriviaQA, MS MARCO and S2ORC among its training data.
 
 ## The rule
 
 A claim says that one row of a table is better than another. A difference is clear if its p is below .05 after Holm's
 correction for all differences of its table. The verdict has a sign and a size.
 
-| verdict | when |
+| verdict | meaning |
 |---|---|
-| holds | the difference is clear and has the claimed sign, by the test that counts queries and trainings as chance |
-| holds in these trainings | the same, by the test that takes the trainings as they are, and says nothing of others |
-| holds in this pre-training | the same, but what differs between the rows was made only once |
-| holds in sign only | the sign holds; the paper's difference is outside our interval and ten times as large or small |
-| does not hold | the difference is clear and has the opposite sign |
-| not shown | no clear difference |
-| cannot be told here | no run measured both rows, or the claim is true by construction |
+| holds | The difference is clear and has the claimed sign. The test counts queries and trainings as chance. |
+| holds in these trainings | The same, but the test counts queries alone. Other trainings may differ. |
+| holds in this pre-training | The same, but the rows differ in something that was made only once. |
+| holds in sign only | The sign holds. The paper's difference is outside our interval and ten times as large or small. |
+| does not hold | The difference is clear and has the opposite sign. |
+| not shown | There is no clear difference. |
+| cannot be told here | No run measured both rows, or the claim is true by construction. |
 
-A claim with several pairs of rows gets the worst of their verdicts, and says if some of them are not measured yet. Each
-experiment counts once, with one measure. The size is compared only if the paper has the same measure.
+A claim with several pairs of rows gets the worst of their verdicts, and says how many pairs were measured. Each
+experiment counts once, with one measure. Sizes are compared only if the paper has the same measure.
 
-Tables that are *transcribed* were typed by hand, from runs whose artifacts are gone. They decide nothing. They stand
-here, as they were written then, only until somebody measures them again. Their p comes from a paired randomization test
-over the queries, which takes the trainings as they are, and is not corrected.
+*Transcribed* tables were typed by hand from runs whose artifacts are gone. They decide nothing, and stay only until
+somebody measures them again. Their p comes from a paired randomization test over the queries and is not corrected.
 
-## What changed on 2026-11-29
+## Add a run
 
-Before this day the pages counted 77 claims, and many verdicts said more than was measured:
+These commands record a run and write the pages again:
 
-- Transcribed tables decided claims. All claims of EAR and most of SamToNe and CODER rest on such tables alone, so
-  nothing can be told about them until they are measured again.
+```
+sparring record configs/demo.yaml docs/records/demo.json
+python docs/results.py
+```
+
+Add the record's name to `records` of a file in `docs/claims`. Tests keep the pages current.
+
+## Corrections
+
+Before 2026-11-29 these pages counted 77 claims, and many verdicts said more than was measured.
+
+- Transcribed tables decided claims. All claims of EAR and most of SamToNe and CODER rested on such tables alone.
 - A pair of rows counted several times: with several measures, from two runs of one experiment, on dev and on test.
-- "Holds" was printed beside a difference that was 40 times smaller than the paper's. Now sign and size are apart.
+- "Holds" stood beside a difference that was 40 times smaller than the paper's. Now sign and size are apart.
 - SimLM's starts were compared with five fine-tunings of one pre-training each. The verdict now names that pre-training.
 - AR2's first claim mixed the paper's objective with another one. They are two claims now.
 - Claims that cannot be wrong were counted as evidence. For example, the best of 50 expansions is never worse than the
-  one that is chosen.
+  chosen expansion.
 
-Records made before this day order equal scores differently, and their interpolated systems spread BM25's scores from 0
-to 1. Today BM25's scores are divided by the highest ([Read the results](../guides/results.md)). Rankings of single
-retrievers without copies among their documents are the same.
-
-Most runs shared their machine with other programs, so their times say nothing about speed. Speed is measured in
-`tests/benchmarks/RESULTS.md`.
+Older records order equal scores differently, and their interpolated systems spread BM25's scores from 0 to 1. Today
+BM25's scores are divided by the highest ([Read the results](../guides/results.md)). Rankings of single retrievers are
+the same unless documents have copies.
 """
 TRANSCRIBED = (
-    "*Transcribed: typed by hand in {file} of commit {commit}, from a run whose artifacts are gone. It decides no "
-    "claim. What follows stands as it stood there.*"
+    "*Transcribed by hand from {file} of commit {commit}. The run's artifacts are gone, so this table decides no claim.*"
 )
-WORDS_ALONE = "*No record: what follows was written by hand in RESULTS.md, and stands as it stood there.*"
+WORDS_ALONE = "*Written by hand. There is no record of this run.*"
 
 
 def texts() -> dict[str, str]:
@@ -117,58 +123,55 @@ def _read(name: str, at: int, claim: Claim) -> list[Reading]:
 
 
 def _index(pages: dict[str, Page], readings: dict[str, list[list[Reading]]]) -> str:
-    """The rule, and all claims with their verdicts."""
+    """Count the verdicts of each page, and state the rule."""
     verdicts = (HOLDS, SIGN_ONLY, DOES_NOT, NOT_SHOWN, UNTOLD)
-    lines = [ABOUT, "## All claims", "", *_head("", *verdicts)]
+    lines = [INTRODUCTION, *_head("method", "claims", *verdicts)]
     for name, page in pages.items():
-        words = [rule.summary(*one)[0] for one in zip(page.claims, readings[name], strict=True)]
-        lines.append(_cells(f"[{page.title}]({name}.md)", *(str(words.count(word) or "") for word in verdicts)))
-    for name, page in pages.items():
-        lines += ["", f"### {page.title}", "", *_overview(page, readings[name], f"{name}.md")]
-    return "\n".join(lines) + "\n"
+        words = [rule.summary(*pair)[0] for pair in zip(page.claims, readings[name], strict=True)]
+        counts = (str(words.count(word) or "") for word in verdicts)
+        lines.append(_cells(f"[{page.title}]({name}.md)", str(len(words)), *counts))
+    return "\n".join([*lines, "", RULE])
 
 
 def _page(name: str, page: Page, readings: list[list[Reading]], homes: dict[str, str]) -> str:
-    """A paper's claims, each with the paper's numbers and ours, and the runs. `homes` are the pages of all records."""
-    made = f"Made by `python docs/results.py` from `docs/claims/{name}.yaml` and `docs/records`."
-    lines = [f"# {page.title}", "", f"{made} [Results](index.md#the-rule) says how a verdict comes about.", ""]
-    lines += [page.about, ""]
-    lines += ["## Claims", "", *_overview(page, readings), ""]
-    for at, (claim, of) in enumerate(zip(page.claims, readings, strict=True), 1):
-        verdict = _capital(rule.summary(claim, of)[1])
-        lines += [
-            f'<a id="claim-{at}"></a>',
+    """Write a method's verdicts in a table, then the folded evidence and runs. `homes` maps records to pages."""
+    lines = [f"# {page.title}", "", page.about, "", "## Verdicts", "", *_overview(page, readings), ""]
+    lines += ["[The rule](index.md#the-rule) says how a verdict comes about.", "", "## Evidence", ""]
+    for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
+        evidence = [
+            f"**{_capital(rule.summary(claim, pairs)[1])}.**",
             "",
-            f"### {at}. {claim.says.removesuffix('.')}",
-            "",
-            f"**{verdict}.**",
-            "",
-        ]
-        lines += [
             *_theirs(claim),
-            *_ours(claim, of, homes),
+            *_ours(claim, pairs, homes),
             f"{_capital(claim.untold or claim.by_construction)}." if not claim.ours else "",
             "",
             claim.note,
-            "",
         ]
+        lines += _folded(f"claim-{at}", f"{at}. {claim.says.removesuffix('.')}", evidence)
     lines += ["## Runs", ""] if page.records else []
-    for one in page.records:
-        lines += _run(one)
+    for record in page.records:
+        lines += _run(record)
+    lines += [f"`python docs/results.py` makes this page from `docs/claims/{name}.yaml` and `docs/records`."]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
-def _overview(page: Page, readings: list[list[Reading]], place: str = "") -> list[str]:
-    """Claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
-    lines = _head("", "claim", "where", "the paper's difference", "difference here", "verdict")
-    for at, (claim, of) in enumerate(zip(page.claims, readings, strict=True), 1):
-        where = dict.fromkeys([claim.where, *(_short(rule.size(one)[2]) for one in claim.theirs)])
-        decides = rule.worst(of)
+def _folded(anchor: str, title: str, lines: list[str]) -> list[str]:
+    """Fold lines under a title that links can name."""
+    summary = f'<summary>{html.escape(title, quote=False).replace("`", "")}</summary>'
+    return [f'<details markdown="1" id="{anchor}">', summary, "", *lines, "", "</details>", ""]
+
+
+def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
+    """Tabulate claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
+    lines = _head("", "claim", "in the paper", "paper's difference", "difference here", "verdict")
+    for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
+        where = dict.fromkeys([claim.where, *(_short(rule.size(pair)[2]) for pair in claim.theirs)])
+        decides = rule.worst(pairs)
         ours = (
             "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
         )
-        told = f"[{at}]({place}#claim-{at})", claim.says, ", ".join(filter(None, where)), _papers(claim, decides), ours
-        lines.append(_cells(*told, rule.summary(claim, of)[1]))
+        told = f"[{at}](#claim-{at})", claim.says, ", ".join(filter(None, where)), _papers(claim, decides), ours
+        lines.append(_cells(*told, rule.summary(claim, pairs)[1]))
     return lines
 
 
@@ -231,14 +234,13 @@ def _run(name: str) -> list[str]:
     title, _, words = path.read_text().partition("\n") if path.exists() else ("", "", "")
     if record is None and not words:
         return []
-    lines = [f'<a id="{_anchor(name)}"></a>', "", f"### {title.removeprefix('# ') or name}", ""]
     if record is None:
-        lines += [WORDS_ALONE, ""]
+        lines = [WORDS_ALONE, ""]
     elif "transcribed" in record:
-        lines += [TRANSCRIBED.format(**record["transcribed"]), ""]
+        lines = [TRANSCRIBED.format(**record["transcribed"]), ""]
     else:
-        lines += [*_made(record["run"]), "```", result_table.table(record), "```", ""]
-    return [*lines, words.strip(), ""]
+        lines = [*_made(record["run"]), "```", result_table.table(record), "```", ""]
+    return _folded(_anchor(name), title.removeprefix("# ") or name, [*lines, words.strip()])
 
 
 def _made(run: Json) -> list[str]:
