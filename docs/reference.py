@@ -232,7 +232,7 @@ def on_config(config: Any) -> Any:
         "reference/losses.md",
         "reference/licences.md",
     ]
-    config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
+    config.nav = [{"Reference": made + entry["Reference"]} if "Reference" in entry else entry for entry in config.nav]
     return config
 
 
