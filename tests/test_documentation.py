@@ -38,7 +38,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 def commands() -> list[tuple[str, str]]:
     """Our commands in blocks of commands, without what follows `#`."""
-    lines = [(page, line.replace("\\\n", " ")) for page, text in blocks("") for line in text.splitlines()]
+    lines = [(page, line) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()]
     found = [
         (page, line[line.index(program) + len(program) :])
         for page, line in lines
