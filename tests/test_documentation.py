@@ -79,15 +79,16 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
 def test_the_package_of_ones_own_is_run(
     beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss, the objective and the recipes of the guide, as they stand there."""
-    page = (ROOT / "docs" / "pages" / "guides" / "extending.md").read_text()
+    """The loss, the objective and the recipes of the guides, as they stand there."""
+    guides = sorted((ROOT / "docs" / "pages" / "guides").glob("extending*.md"))
+    page = "\n".join(guide.read_text() for guide in guides)
     for name, text in re.findall(r"^`my_package/(\w+).py`.*?^```python\n(.*?)^```", page, re.M | re.S):
         (tmp_path / "my_package").mkdir(exist_ok=True)
         (tmp_path / "my_package" / "__init__.py").touch()
         (tmp_path / "my_package" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 4)
-    [contract] = re.findall(r"^SPARRING_TEST_LOSSES=.*", page, re.M)
+    assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 6)
+    [contract] = re.findall(r"^SPARRING_TEST_LOSSES=(?:.*\\\n)*.*", page, re.M)
     for written, here in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
         contract = contract.replace(written, here)
     done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
