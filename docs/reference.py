@@ -74,7 +74,7 @@ def _arguments(actions: Any) -> list[str]:
         name = ", ".join(action.option_strings) or action.metavar or action.dest
         value = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
         rows.append(f"| `{name}{value}` | {_cell((action.help or '') % {**vars(action), 'prog': 'sparring'})} |")
-    return ["| argument | |", "|---|---|", *rows, ""] if rows else []
+    return ["| argument | meaning |", "|---|---|", *rows, ""] if rows else []
 
 
 def losses() -> str:
@@ -147,9 +147,16 @@ def _keys(one: type[BaseModel], here: list[type[BaseModel]], shared: set[type[Ba
 
 
 def _about(field: Any) -> str:
-    """What a key is: its own docstring, or where it has none the first sentence of its class's."""
-    inside = [inspect.getdoc(one) or "" for one in _classes(field.annotation)]
-    return _cell(field.description or (inside[0].partition(". ")[0].rstrip(".") + "." if inside and inside[0] else ""))
+    """Describe a key: by its docstring, by its only value, or by the first sentence of its class's docstring."""
+    if field.description:
+        return _cell(field.description)
+    values = typing.get_args(field.annotation)
+    if typing.get_origin(field.annotation) is typing.Literal and len(values) == 1:
+        return f"Always `{_yaml(values[0])}`: this value selects the keys of this table."
+    if field.annotation is base.Source:
+        return "The data set: the name of its format, and the keys of that format."
+    texts = [text for text in map(inspect.getdoc, _classes(field.annotation)) if text]
+    return _cell(texts[0].partition(". ")[0].rstrip(".") + "." if texts else "")
 
 
 def _type(annotation: Any, here: list[type[BaseModel]], shared: set[type[BaseModel]]) -> str:
@@ -222,7 +229,7 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
 
 
 def on_config(config: Any) -> Any:
-    """List the made pages under "Reference"."""
+    """List the generated pages under "Reference", before the pages that `mkdocs.yml` has there."""
     configs = [f"reference/{place}" for place in pages() if place.startswith("configs/")]
     made = [
         "reference/commands.md",
@@ -232,7 +239,7 @@ def on_config(config: Any) -> Any:
         "reference/losses.md",
         "reference/licences.md",
     ]
-    config.nav = [{"Reference": made} if "Reference" in one else one for one in config.nav]
+    config.nav = [{"Reference": made + entry["Reference"]} if "Reference" in entry else entry for entry in config.nav]
     return config
 
 

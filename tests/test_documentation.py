@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import re
 import shlex
@@ -21,9 +22,14 @@ from sparring.workflows.program import located
 from tests.support import tiny
 from tests.support.tiny import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SKILL.md")),
+    *sorted((ROOT / "docs" / "pages").rglob("*.md")),
+]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PROGRAMS = ("sparring ", "python -m workflows ")
+SEARCHED = ("install", "reranker", "cross-encoder", "elasticsearch", "how long", "gpu", "click")
+"""Words that newcomers search for. A title has each."""
 
 
 def place(page: Path) -> str:
@@ -38,7 +44,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 def commands() -> list[tuple[str, str]]:
     """Our commands in blocks of commands, without what follows `#`."""
-    lines = [(page, line.replace("\\\n", " ")) for page, text in blocks("") for line in text.splitlines()]
+    lines = [(page, line) for page, text in blocks("") for line in text.replace("\\\n", " ").splitlines()]
     found = [
         (page, line[line.index(program) + len(program) :])
         for page, line in lines
@@ -73,15 +79,16 @@ def test_a_config_reads(page: str, text: str, tmp_path: Path, monkeypatch: pytes
 def test_the_package_of_ones_own_is_run(
     beir: Path, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss, the objective and the recipes of the guide, as they stand there."""
-    page = (ROOT / "docs" / "pages" / "guides" / "extending.md").read_text()
+    """The loss, the objective and the recipes of the guides, as they stand there."""
+    guides = sorted((ROOT / "docs" / "pages" / "guides").glob("extending*.md"))
+    page = "\n".join(guide.read_text() for guide in guides)
     for name, text in re.findall(r"^`my_package/(\w+).py`.*?^```python\n(.*?)^```", page, re.M | re.S):
         (tmp_path / "my_package").mkdir(exist_ok=True)
         (tmp_path / "my_package" / "__init__.py").touch()
         (tmp_path / "my_package" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 4)
-    [contract] = re.findall(r"^SPARRING_TEST_LOSSES=.*", page, re.M)
+    assert doctest.testmod(importlib.import_module("my_package.losses")) == (0, 6)
+    [contract] = re.findall(r"^SPARRING_TEST_LOSSES=(?:.*\\\n)*.*", page, re.M)
     for written, here in {"/path/to/its/parent": str(tmp_path), ".venv/bin/python": sys.executable}.items():
         contract = contract.replace(written, here)
     done = subprocess.run(["sh", "-c", f"{contract} -n 0"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -109,6 +116,13 @@ def test_a_link_leads_to_a_file() -> None:
     assert lost == []
 
 
+def test_the_picture_of_the_readme_differs_in_colours_alone() -> None:
+    light, dark = ((ROOT / f"docs/pages/pictures/overview-{mode}.svg").read_text() for mode in ("light", "dark"))
+    style = re.compile(r"<style>.*?</style>", re.S)
+    assert light != dark
+    assert style.sub("", light) == style.sub("", dark)
+
+
 def test_an_error_that_is_explained_is_one_that_is_said() -> None:
     text = (ROOT / "docs" / "pages" / "errors.md").read_text()
     explained = re.findall(r"^### `(.+)`$", text, re.M)
@@ -130,6 +144,18 @@ def test_the_documentation_builds_and_needs_no_network(tmp_path: Path) -> None:
     assert "same_tower" in html["reference/losses.html"]
     assert "update_seconds" in html["reference/profile.html"]
     assert "max_tokens_per_pass" in html["errors.html"]
+    titles = [
+        entry["title"].lower() for entry in json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
+    ]
+    assert [words for words in SEARCHED if not any(words in title for title in titles)] == []
+    undescribed = [
+        (name, row)
+        for name, text in html.items()
+        if name.startswith("reference/")
+        for row in re.findall(r"<tr>.*?</tr>", text, re.S)
+        if re.search(r"<t[dh]>\s*</t[dh]>\s*</tr>", row)
+    ]
+    assert undescribed == []
     fetched = [
         (name, url)
         for name, text in html.items()

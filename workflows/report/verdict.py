@@ -417,7 +417,7 @@ def _artifacts(
     selection = choice(results, store)
     data = next((row.data for row in systems if row.name == name), None)
     summary = {} if data is None else (store.record(data) or {}).get("summary", {})
-    trainings = [] if results is None else [node for node in graph([results]) if node.function.__name__ == "train"]
+    trainings = [] if results is None else [node for node in graph([results]) if node.description.models == "training"]
     return {
         "selection_values": {entry["system"]: entry["value"] for entry in selection["candidates"]} if selection else {},
         "judgements": summary.get("judgements", {}).get("train", 0),

@@ -211,7 +211,7 @@ def test_nothing_of_this_machines_environment_is_sent(monkeypatch: pytest.Monkey
 
 
 def test_the_guide_names_the_file_of_rays_settings() -> None:
-    guide = (ROOT / "docs/pages/guides/cluster.md").read_text()
+    guide = (ROOT / "docs/pages/guides/cluster-security.md").read_text()
     (named,) = re.findall(r"`SETTINGS` in\s+`([^`]+)`", guide)
     assert (ROOT / named).samefile(session.__file__)
 
