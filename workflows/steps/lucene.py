@@ -50,7 +50,7 @@ class VectorIndexConfig(LuceneIndexConfig):
 def lucene_index(out: Path, machine: Machine, *, data: Path, config: LuceneIndexConfig) -> dict[str, Any]:
     """Write `index/`, a Lucene index of title and text that Pyserini opens."""
     lucene.runtime()
-    most = machine.cores
+    most = machine.task_threads
     pool = Pool(workers=1, threads=min(most, (machine.cluster.java.workers or most) * machine.cluster.java.threads))
     documents = pq.read_metadata(data / "documents.parquet").num_rows
     map_shards(

@@ -142,7 +142,7 @@ def build_index(
     lengths = [len(shard) for shard in shards]
     kind_named(kind).check_index(factory, shards[0])
     files = kind_named(kind).index_files(factory, len(lengths))
-    most = machine.cores
+    most = machine.task_threads
     pool = Pool(workers=1, threads=min(most, (machine.cluster.map.workers or most) * machine.cluster.map.threads))
     map_shards(
         _Indexing,
