@@ -17,13 +17,15 @@ def build_index_files(
     """Build an index over the documents in a folder, and return its files.
 
     `factory` names the index where a kind has several, and `index` is what the kind's `build_index` takes. An index of
-    one file gets all cores of a machine, as far as the profile allows.
+    one file gets all cores that a single task may have (`Machine.task_threads`), as far as the profile allows.
     """
     index_kind = index_kind_named(kind)
     lengths = [len(part) for part in index_kind.documents(documents)]
     files = index_kind.index_files(factory, len(lengths))
-    pool, cores = machine.cluster.java if index_kind.in_java else machine.cluster.map, machine.cores
-    constructor = {"kind": kind, "documents": str(documents), "index": index}
+    pool, cores = machine.cluster.java if index_kind.in_java else machine.cluster.map, machine.task_threads
+    constructor: dict[str, Any] = {"kind": kind, "documents": str(documents), "index": index}
+    if index_kind.in_java:
+        constructor["work"] = Indexing
     map_shards(
         InChild if index_kind.in_java else Indexing,
         [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
@@ -31,7 +33,6 @@ def build_index_files(
         machine=machine,
         pool=Pool(workers=1, threads=min(cores, (pool.workers or cores) * pool.threads)) if len(files) == 1 else pool,
         unit="documents",
-        **({"work": Indexing} if index_kind.in_java else {}),
         **constructor,
     )
     return files

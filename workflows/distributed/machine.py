@@ -61,6 +61,15 @@ class Machine:
         pool = self.cluster.train
         return pool.threads or max(1, self.cores // (pool.workers or 1) // self.parts)
 
+    @property
+    def task_threads(self) -> int:
+        """Most threads of a single task, such as building an index.
+
+        On a cluster that was joined, one core of a node stays free: Tune's trials and the programs of others hold parts
+        of a core, and a task that asks for every core of a node would wait for them.
+        """
+        return max(1, (self.cores - (self.cluster.address is not None)) // self.parts)
+
     def workers(self, pool: Pool, shards: int, *, gpu: bool = False) -> int:
         """Count the workers of a pool that run at once: no more than there are shards, and one with `mode: inline`."""
         if self.cluster.mode == "inline":

@@ -173,6 +173,7 @@ def _map_through_ray(
         # Ray Data goes on with fewer workers than `size`.
         kind, per_worker = ("GPU", pool.gpus) if gpu else ("CPU", float(pool.threads))
         nodes.wait_for_processors(ray, machine.cluster, kind, 1, per_worker)
+        nodes.wait_for_room(ray, machine.cluster, Resources(pool.threads, pool.gpus if gpu else 0))
         with timing.timed("start"):  # until the first shard is done; the workers' own times take precedence
             row = _next(rows_done)
         while row is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm.std import Bar
+from tqdm.std import Bar  # type: ignore[attr-defined]  # types-tqdm lacks it
 from tqdm.utils import disp_len, disp_trim
 
 from sparring.workflows.quantities import between, duration
