@@ -30,7 +30,7 @@ sys.exit(status)
 
 
 def run_beside(cpus: float, tmp_path: Path, beir: Path, encoder: Path, wait_seconds: int) -> tuple[int, str]:
-    """Run DPR with an index on a node of two CPUs beside a program that holds some. Return the status and the errors."""
+    """Run DPR with an index on a node of two CPUs beside a program that holds some. Return status and errors."""
     profile = {
         "mode": "ray",
         "address": "auto",
