@@ -30,8 +30,8 @@ CLAIMS, PAGES = ROOT / "docs" / "claims", ROOT / "docs" / "pages" / "results"
 INTRODUCTION = """\
 # Results
 
-Every claim of the five papers was put to a test here, on small public collections. This page counts how many held. Each
-method's page has the numbers, the statistics and the runs behind them.
+This page counts how many of the papers' claims hold in our runs on small public collections. Each method's page has the
+claims, the numbers, the statistics and the runs behind them.
 """
 RULE = """\
 ## How to read these pages
@@ -163,14 +163,15 @@ def _folded(anchor: str, title: str, lines: list[str]) -> list[str]:
 
 def _overview(page: Page, readings: list[list[Reading]]) -> list[str]:
     """Tabulate claims with the paper's difference, ours and the verdict. Ours is that of the pair that decides."""
-    lines = _head("", "claim", "in the paper", "paper's difference", "difference here", "verdict")
+    lines = _head("", "claim", "the paper", "difference here", "verdict")
     for at, (claim, pairs) in enumerate(zip(page.claims, readings, strict=True), 1):
         where = dict.fromkeys([claim.where, *(_short(rule.size(pair)[2]) for pair in claim.theirs)])
         decides = rule.worst(pairs)
         ours = (
             "" if decides is None or decides.entry is None else f"{_difference(decides.entry)} {decides.ours.measure}"
         )
-        told = f"[{at}](#claim-{at})", claim.says, ", ".join(filter(None, where)), _papers(claim, decides), ours
+        paper = ": ".join(filter(None, (", ".join(filter(None, where)), _papers(claim, decides))))
+        told = f"[{at}](#claim-{at})", claim.says, paper, ours
         lines.append(_cells(*told, rule.summary(claim, pairs)[1]))
     return lines
 
