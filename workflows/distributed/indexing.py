@@ -23,7 +23,9 @@ def build_index_files(
     lengths = [len(part) for part in index_kind.documents(documents)]
     files = index_kind.index_files(factory, len(lengths))
     pool, cores = machine.cluster.java if index_kind.in_java else machine.cluster.map, machine.cores
-    constructor = {"kind": kind, "documents": str(documents), "index": index}
+    constructor: dict[str, Any] = {"kind": kind, "documents": str(documents), "index": index}
+    if index_kind.in_java:
+        constructor["work"] = Indexing
     map_shards(
         InChild if index_kind.in_java else Indexing,
         [Shard(file.name, sum(lengths[file.first : file.stop]), {"files": [file.first, file.stop]}) for file in files],
@@ -31,7 +33,6 @@ def build_index_files(
         machine=machine,
         pool=Pool(workers=1, threads=min(cores, (pool.workers or cores) * pool.threads)) if len(files) == 1 else pool,
         unit="documents",
-        **({"work": Indexing} if index_kind.in_java else {}),
         **constructor,
     )
     return files
