@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tqdm.std import Bar  # type: ignore[attr-defined]  # types-tqdm lacks it
+from tqdm import tqdm
 from tqdm.utils import disp_len, disp_trim
 
 from sparring.workflows.quantities import between, duration
@@ -394,10 +394,19 @@ def bar(title: str, state: dict[str, Any] | None, seconds: float, width: int) ->
             return f"{name}  {text}"
         if total and room >= BAR // 3:
             share, length = min(1.0, state["done"] / total), min(room, BAR)
-            charset, empty = (Bar.UTF, "░") if has_blocks() else (Bar.ASCII, "-")
-            drawn = format(Bar(share, default_len=length, charset=charset)).replace(" ", empty)
-            return f"{name}  {drawn}  {share:4.0%}  {text}"
+            return f"{name}  {drawn(share, length)}  {share:4.0%}  {text}"
     return disp_trim(f"{title}  {count}", width)
+
+
+def drawn(share: float, length: int) -> str:
+    """Draw a bar that is filled by a share.
+
+    >>> drawn(0.5, 8)
+    '████░░░░'
+    """
+    blocks = has_blocks()
+    text = tqdm.format_meter(share, 1.0, 0.0, ncols=length, bar_format="{bar}", ascii=not blocks)
+    return text.replace(" ", "░" if blocks else "-")
 
 
 def rate_and_time_left(state: dict[str, Any]) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from sparring.components.data.tables import document_text
 from sparring.components.systems.reading import ReaderAnswer
 from sparring.workflows.serving.access import GONE, Application
-from sparring.workflows.serving.answering import TOGETHER, About, Answering, Arrival
+from sparring.workflows.serving.answering import TOGETHER, Answering, Arrival, Summary
 from sparring.workflows.serving.application import application
 from sparring.workflows.serving.marks import Marks
 from sparring.workflows.serving.metrics import Metrics
@@ -23,7 +23,7 @@ from sparring.workflows.serving.questions import BODY_BYTES, DOCUMENTS, QUERIES,
 from tests.support import asked
 from tests.support.asked import DENSE, LEXICAL, get, post, request
 
-ABOUT = About("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
+SUMMARY = Summary("demo", "letters", ["what is d03", "what is d04"], {"near": 0.5})
 TOKEN = "a-token-of-sixteen-characters"
 
 
@@ -39,7 +39,7 @@ def made(folder: Path, **options: Any) -> Made:
     near, lists = asked.system("near", dense=DENSE)
     words, _ = asked.system("words", lexical=LEXICAL)
     answering = Answering(
-        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), ABOUT
+        {"near": near, "words": words}, near.documents, "near", {"other": "no reason"}, Metrics(), SUMMARY
     )
     marks = Marks(folder / "marks.jsonl")
     options = {"token": None, "loopback": True, **options}
