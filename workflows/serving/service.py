@@ -116,15 +116,15 @@ def summarise(experiment: Experiment, store: Store, names: Collection[str]) -> S
     texts = (text for text in queries if len(text) <= EXAMPLE_CHARACTERS)
     return Summary(
         experiment.name,
-        outcome.rows[-1].collection if outcome.rows else "",
+        next((row.collection for row in outcome.ranked.values()), ""),
         list(islice(texts, EXAMPLES)),
         {name: score for name in names if (score := low_score(outcome, store, name)) is not None},
     )
 
 
 def low_score(outcome: Outcome, store: Store, name: str) -> float | None:
-    """Return the best score that 95 % of the queries by which the run chose a system exceed with a system. None if the
-    run did not choose among this system and others, or by too few queries."""
+    """Return the score below which a system's best score is low: 95 % of the dev queries had a higher one. None if the
+    run did not choose between this system and others, or by too few queries."""
     selection, row = outcome.results.inputs.get("selection"), outcome.ranked.get(name)
     entries = selection.inputs["systems"] if isinstance(selection, Step) else []
     for entry in entries:
