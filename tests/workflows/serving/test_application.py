@@ -147,7 +147,7 @@ def test_a_readers_answer_comes_with_the_documents(tmp_path: Path) -> None:
 
     reader = {"kind": "reader", "of": "dense", "passages": 3, "passage_tokens": 24, "new_tokens": 4}
     loaded, _ = asked.system("read", reads, dense=DENSE, reader=reader)
-    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics())
+    answering = Answering({"read": loaded}, loaded.documents, "read", {}, Metrics(), Summary("reader"))
     made = application(answering, Marks(tmp_path / "marks.jsonl"), facts={"identity": "x"}, token=None, loopback=True)
     said = post(made, "/search", {"queries": ["one", "four"], "k": 1})
     assert [result["answer"] for result in said.json["results"]] == [
