@@ -370,7 +370,7 @@ def columns() -> int:
 
 def marks() -> dict[str, tuple[str, int]]:
     """Return each state's mark and colour, in characters that the terminal has."""
-    done, running, failed = "✓▸✗" if has_blocks() else "+>!"
+    done, running, failed = ("✓", "▸", "✗") if has_blocks() else ("+", ">", "!")
     return {"done": (done, 32), "running": (running, 36), "failed": (failed, 31), "": (" ", 0)}
 
 

@@ -111,8 +111,8 @@ def summarise(experiment: Experiment, store: Store, names: Collection[str]) -> S
     """Summarise a run: its collection, queries to begin with, and low scores of the systems of these names."""
     outcome = experiment.outcome
     store.fetch([outcome.data], "queries.parquet")
-    path, split = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
-    queries = read(path, QUERIES, columns=["text"], filters=split)["text"].to_pylist()
+    path, filters = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
+    queries = read(path, QUERIES, columns=["text"], filters=filters)["text"].to_pylist()
     texts = (text for text in queries if len(text) <= EXAMPLE_CHARACTERS)
     return Summary(
         experiment.name,
