@@ -17,7 +17,7 @@ from sparring.components.systems.documents import Documents
 from sparring.components.systems.system import LoadedSystem
 from sparring.workflows.experiments import loading
 from sparring.workflows.experiments.loading import Experiment
-from sparring.workflows.serving.answering import About, Answering
+from sparring.workflows.serving.answering import Answering, Summary
 from sparring.workflows.serving.metrics import Metrics
 from sparring.workflows.serving.running import identity, identity_of_folder
 from sparring.workflows.store import object_store
@@ -72,18 +72,18 @@ class Served:
     def open(self) -> Answering:
         """Open all models and indexes. This takes seconds, and memory until the process ends."""
         checked, metrics = self.check(), Metrics()
-        opened, documents, about = self._open_folder() if loading.is_system(self.config) else self._open_run()
-        return Answering(opened, documents, checked.default, checked.left_out, metrics, about)
+        opened, documents, summary = self._open_folder() if loading.is_system(self.config) else self._open_run()
+        return Answering(opened, documents, checked.default, checked.left_out, metrics, summary)
 
-    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
+    def _open_run(self) -> tuple[dict[str, LoadedSystem], Documents, Summary]:
         experiment, store, plans, _ = self._plans()
         opened = library.Library(store, threads=self.threads, models=lambda: self.models, resident=True)
         systems = {name: opened.system(plan) for name, plan in plans.items()}
-        return systems, opened.documents(experiment.outcome.data), about(experiment, store, plans)
+        return systems, opened.documents(experiment.outcome.data), summarise(experiment, store, plans)
 
-    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents, About]:
+    def _open_folder(self) -> tuple[dict[str, LoadedSystem], Documents, Summary]:
         system = LoadedSystem.load(self.config, threads=self.threads, models=lambda: self.models)
-        return {system.config.name: system}, system.documents, About(system.config.name)
+        return {system.config.name: system}, system.documents, Summary(system.config.name)
 
     def _plans(self) -> tuple[Experiment, Store, dict[str, library.Plan], dict[str, str]]:
         experiment = loading.read(self.config, list(self.assignments), self.runs, self.store)
@@ -107,24 +107,24 @@ class Served:
         return Checked([name], name, {}, identity_of_folder(self.config), self.config)
 
 
-def about(experiment: Experiment, store: Store, names: Collection[str]) -> About:
-    """Say what the systems of these names search, with queries to begin with and the scores that are low."""
+def summarise(experiment: Experiment, store: Store, names: Collection[str]) -> Summary:
+    """Summarise a run: its collection, queries to begin with, and low scores of the systems of these names."""
     outcome = experiment.outcome
     store.fetch([outcome.data], "queries.parquet")
-    path, split = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
-    queries = read(path, QUERIES, columns=["text"], filters=split)["text"].to_pylist()
+    path, filters = store.path(outcome.data) / "queries.parquet", [("split", "=", outcome.split)]
+    queries = read(path, QUERIES, columns=["text"], filters=filters)["text"].to_pylist()
     texts = (text for text in queries if len(text) <= EXAMPLE_CHARACTERS)
-    return About(
+    return Summary(
         experiment.name,
-        outcome.rows[-1].collection if outcome.rows else "",
+        next((row.collection for row in outcome.ranked.values()), ""),
         list(islice(texts, EXAMPLES)),
         {name: score for name in names if (score := low_score(outcome, store, name)) is not None},
     )
 
 
 def low_score(outcome: Outcome, store: Store, name: str) -> float | None:
-    """Return the best score that 95 % of the queries by which the run chose a system exceed with a system. None if the
-    run did not choose among this system and others, or by too few queries."""
+    """Return the score below which a system's best score is low: 95 % of the dev queries had a higher one. None if the
+    run did not choose between this system and others, or by too few queries."""
     selection, row = outcome.results.inputs.get("selection"), outcome.ranked.get(name)
     entries = selection.inputs["systems"] if isinstance(selection, Step) else []
     for entry in entries:
