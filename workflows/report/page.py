@@ -45,7 +45,7 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
 
 
 def templates(*more: Path) -> "Environment":
-    """The templates of the report, and those of other folders that build on them."""
+    """Load the templates of the report, and those of other folders that extend them."""
     import jinja2
 
     return jinja2.Environment(
@@ -58,7 +58,7 @@ def templates(*more: Path) -> "Environment":
 
 
 def drawing(svg: str) -> "Markup":
-    """An SVG drawing that a template puts in as it is: `components.charts` escape the texts in it."""
+    """Mark an SVG drawing as safe for a template. `components.charts` escapes the texts in it."""
     from markupsafe import Markup
 
     return Markup(svg)
