@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparring.components.evaluation.result_table import CLEAR, p_number, p_text, unsigned
+from sparring.components.evaluation.result_table import p_number, p_text, unsigned
 from sparring.components.files import replacing
 from sparring.components.yaml_files import yaml_text
 from sparring.workflows.quantities import duration, size
@@ -39,7 +39,7 @@ def write_page(path: Path, page: Json, *, template: str = REPORT) -> None:
     }
     environment.filters |= numbers
     config = yaml_text(page["config"])
-    text = environment.get_template(template).render(**{**page, "config": config}, clear=CLEAR, kinds=WORDS)
+    text = environment.get_template(template).render(**{**page, "config": config}, kinds=WORDS)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
