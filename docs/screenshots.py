@@ -21,7 +21,9 @@ sys.path.insert(0, str(ROOT))
 from tests.support.chromium import Browser  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages" / "pictures"
-WIDTH, HEIGHT = 1280, 860
+WIDTH, HEIGHT = 1280, 720
+LINES = 20
+"""Lines of the table that the picture of a terminal shows."""
 NO_SCROLL_BAR = "document.documentElement.style.scrollbarWidth = 'none'"
 TERMINAL = """<body style="margin: 0; background: #0d1117; color: #e6edf3">
 <pre style="margin: 0; padding: 20px; font: 14px/1.45 'DejaVu Sans Mono', monospace">{}</pre>"""
@@ -79,8 +81,10 @@ def main() -> None:
         save("report")
 
         terminal = Path(folder) / "terminal.html"
-        terminal.write_text(TERMINAL.format(f"$ sparring show {Path(config).name}\n{escape(output('show'))}"))
+        lines = [f"$ sparring show {Path(config).name}", *output("show").splitlines()][:LINES]
+        terminal.write_text(TERMINAL.format(escape("\n".join(lines))))
         page.open(terminal, width=WIDTH, height=HEIGHT)
+        page.resize(WIDTH, page.run("document.querySelector('pre').offsetHeight"))
         save("terminal")
 
         with service(places, config, Path(folder) / "marks.jsonl") as address:
